@@ -1,0 +1,1 @@
+"""Policy objectives as pure functions of arrays: no model, no device, no loop."""
