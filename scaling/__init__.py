@@ -1,0 +1,1 @@
+"""Tables in, laws and decisions out: reads run folders and knows no model."""
