@@ -1,7 +1,7 @@
 """How much of its coefficient a token keeps as the policy moves away.
 
 A gate maps (log_ratio_NT, adv_N, mask_NT) to float32 [N, T] >= 0: 1 keeps, 0 drops.
-Gates see no gradient.
+The log ratio is 0 off the mask. Gates see no gradient.
 """
 
 from collections.abc import Callable
@@ -26,6 +26,6 @@ def clip(low: float, high: float) -> Gate:
         up_N1 = adv_N[:, None] > 0
         down_N1 = adv_N[:, None] < 0
         outside_NT = (up_N1 & (ratio_NT > 1 + high)) | (down_N1 & (ratio_NT < 1 - low))
-        return jnp.where(mask_NT & outside_NT, 0.0, 1.0)
+        return jnp.where(outside_NT, 0.0, 1.0)
 
     return gate

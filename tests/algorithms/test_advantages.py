@@ -62,7 +62,7 @@ def test_median_is_numpys_and_antisymmetric(size, dtype):
 def test_statistics_skip_invalid_slots(name, reference):
     rows = [[1.0, -2.0, 4.0], [3.0], [0.5, 0.25], [2.0, 2.0, -7.0, 1.0]]
     table, valid = ragged(rows)
-    for junk in (77.0, np.nan, np.inf):
+    for junk in (77.0, -99.0, np.nan, np.inf):
         x_PG = np.where(valid, table, np.float32(junk))
         got = getattr(stats, name)(x_PG, valid)[:, 0]
         np.testing.assert_allclose(got, [reference(r) for r in rows], rtol=1e-6)
@@ -143,7 +143,17 @@ def test_rewards_equal_up_to_rounding_carry_no_signal(name):
     """0.1 + 0.2 is not 0.3 in floats; the difference is no reason to learn."""
     third = np.float32(0.1) + np.float32(0.2)
     row = [third, np.nextafter(third, np.float32(1)), third, np.float32(0.3), third]
-    np.testing.assert_array_equal(advantages(name, [row]).adv_PG, 0)
+    out = advantages(name, [row])
+    np.testing.assert_array_equal(out.adv_PG, 0)
+    assert out.constant_P.all() and not out.fallback_P.any()
+
+
+@pytest.mark.parametrize("scale", [scales.std(eps=0.0), scales.mad(eps=0.0, floor=0.0)])
+def test_a_scale_of_zero_is_never_divided_by(scale):
+    method = METHODS["grpo"]._replace(scale=scale)
+    with jax.debug_nans(True), jax.debug_infs(True):
+        out = objective.advantages(method, np.ones((1, 4)), np.ones((1, 4), bool))
+    np.testing.assert_array_equal(out.adv_PG, 0)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -175,7 +185,8 @@ def test_an_unscored_rollout_leaves_the_statistics(name, want, missing):
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("row", [[None, None, None, 1], [None] * 4])
 def test_groups_with_one_or_no_score_are_finite_and_silent(name, row):
-    out = advantages(name, [row])
+    with jax.debug_nans(True):
+        out = advantages(name, [row])
     np.testing.assert_array_equal(out.adv_PG, 0)
     assert not out.keep_PG[0, :3].any()
 
@@ -257,6 +268,20 @@ def test_the_pivot_is_one_row_a_group_and_ties_take_the_lowest(G):
     np.testing.assert_array_equal(out.adv_PG == 0, ~out.keep_PG)
     tied = advantages("mc_grpo", [[1, 0, 1, 0, 0]])
     assert tied.keep_PG[0].tolist() == [True, False, True, True, True]
+
+
+def test_an_unscored_rollout_is_never_the_pivot():
+    """Of 0 and 1 the median is 0.5, as far from both as the slot's own filling."""
+    out = advantages("mc_grpo", [[None, 0, 1]])
+    assert out.keep_PG[0].tolist() == [False, False, True]
+
+
+def test_the_fallback_divides_by_the_sample_deviation():
+    """Of 1, 0, 0 that is 1 / sqrt(3), so the lone success gets sqrt(3)."""
+    out = advantages("mc_grpo", [[1, 0, 0], [0, 2, 2]])
+    root = math.sqrt(3)
+    np.testing.assert_allclose(out.adv_PG, [[root, 0, 0], [-root, 0, 0]], rtol=1e-5)
+    assert out.fallback_P.all()
 
 
 def test_pack_puts_kept_slots_first_in_order():

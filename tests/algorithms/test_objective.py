@@ -85,7 +85,7 @@ def test_padding_and_rows_left_out_change_no_weight(name):
 @pytest.mark.parametrize("name", AGGREGATES)
 def test_nothing_to_train_on_gives_zero(name):
     mask_NT = np.zeros((2, 3), bool)
-    with jax.debug_nans(True):
+    with jax.debug_nans(True), jax.debug_infs(True):
         weight_NT = AGGREGATES[name](mask_NT, np.array([True, False]), 5)
         value, grad = jax.value_and_grad(
             lambda logp: objective.loss(
