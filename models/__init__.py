@@ -1,0 +1,1 @@
+"""Pure functions from parameters and arrays to arrays: nothing here trains."""
