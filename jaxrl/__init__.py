@@ -1,0 +1,1 @@
+"""The engine: tasks, the rollout-update loop, ledger, checkpoints and run folders."""

@@ -1,0 +1,149 @@
+"""What a run will be, said before any of it is done: shapes, tokens, FLOPs, memory."""
+
+import dataclasses
+
+import jax
+import numpy as np
+
+from jaxrl import ledger
+from jaxrl.config import Config
+from jaxrl.tasks.base import Task
+from models import flops, params, transformer
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Predictions for one round at full length; bytes are per device.
+
+    Attributes:
+      parameters: scalars.
+      prompt_width: S, the padded prompt width.
+      rows_sampled: rollouts of a batch.
+      rows_trained: rollouts that updates see.
+      prompt_tokens: most prompt tokens a batch prefills.
+      new_tokens: most completion tokens a batch samples.
+      cost: ledger of a round whose completions all run to the limit.
+      state_bytes: weights and optimizer.
+      sample_bytes: peak of the sampling step.
+      learn_bytes: peak of the learning step.
+    """
+
+    parameters: int
+    prompt_width: int
+    rows_sampled: int
+    rows_trained: int
+    prompt_tokens: int
+    new_tokens: int
+    cost: ledger.Ledger
+    state_bytes: int
+    sample_bytes: int
+    learn_bytes: int
+
+
+def resolve(config: Config, task: Task) -> Config:
+    """The config with the vocabulary that the task's tokenizer has.
+
+    Raises:
+      ValueError: the config names another size.
+    """
+    size = task.tokenizer.size
+    if config.model.vocab not in (0, size):
+        raise ValueError(
+            f"model.vocab={config.model.vocab}, but task={task.name} has a tokenizer"
+            f" of {size} ids; leave it 0"
+        )
+    return dataclasses.replace(
+        config, model=dataclasses.replace(config.model, vocab=size)
+    )
+
+
+def predict(config: Config, task: Task) -> Plan:
+    """Predictions for a resolved config."""
+    model = config.model
+    count = params.count(transformer.param_defs(model))
+    P, S, T = config.problems, task.train.prompt_PS.shape[1], config.new_tokens
+    length_PG = np.full((P, config.group), T)
+    trained_PG = np.arange(config.group)[None] < np.full((P, 1), config.rollouts)
+    prompt_P = np.full(P, task.train.mask_PS.sum(axis=1).max())
+    cost = ledger.sampling(model, prompt_P, length_PG) + ledger.updating(
+        model,
+        prompt_P,
+        length_PG,
+        trained_PG,
+        config.epochs,
+        config.objective.anchor == "rescored",
+    )
+    weights = 4 * count // (config.mesh.fsdp * config.mesh.tensor)
+    rows = config.mesh.data * config.mesh.fsdp
+    parts = config.minibatches * config.microbatches
+    part_prompts = P // parts // rows
+    batch_bytes = 9 * P * config.group * T // rows * 2
+    sampled = P * config.group // rows
+    logits = 4 * 4 * sampled * model.vocab
+    cache = flops.cache_bytes(model, P // rows * S + sampled * (T - 1))
+    activations = (
+        flops.activation_bytes(
+            model, part_prompts * config.rollouts, S, part_prompts, T
+        )
+        // config.mesh.tensor
+    )
+    # Gradients, and their running sum where microbatches add up.
+    grads = weights * (2 if config.microbatches > 1 else 1)
+    return Plan(
+        parameters=count,
+        prompt_width=S,
+        rows_sampled=P * config.group,
+        rows_trained=config.batch,
+        prompt_tokens=int(prompt_P.sum()),
+        new_tokens=P * config.group * T,
+        cost=cost,
+        state_bytes=3 * weights,
+        sample_bytes=weights + cache + logits + batch_bytes,
+        learn_bytes=3 * weights + grads + activations + batch_bytes,
+    )
+
+
+def si(value: float, unit: str) -> str:
+    """1234567 -> '1.23 M' and so on, three figures and a decimal prefix."""
+    for prefix in ("", "k", "M", "G", "T", "P", "E"):
+        if abs(value) < 1000:
+            return f"{value:.3g} {prefix}{unit}"
+        value /= 1000
+    return f"{value:.3g} Z{unit}"
+
+
+def text(config: Config, task: Task) -> str:
+    """The plan for people, a line each."""
+    p = predict(config, task)
+    model, cost = config.model, p.cost
+    update = cost.flops_score + cost.flops_train + cost.flops_recompute
+    lines = [
+        f"task            {task.name}: {len(task.train)} training and"
+        f" {len(task.heldout)} held-out problems,"
+        f" {task.train.dropped + task.heldout.dropped} dropped over the prompt limit,"
+        f" {task.train.duplicates + task.heldout.duplicates} as duplicates",
+        f"model           {si(p.parameters, '').strip()} parameters: {model.layers}"
+        f" layers, width {model.width}, {model.heads} heads over {model.kv_heads}"
+        f" key-value heads of {model.head_dim}, ffn {model.ffn}, vocab {model.vocab},"
+        f" {model.dtype}",
+        f"mesh            data {config.mesh.data}, fsdp {config.mesh.fsdp}, tensor"
+        f" {config.mesh.tensor}; {jax.device_count()} {jax.devices()[0].platform}"
+        " device(s) present",
+        f"round           {config.problems} problems x {config.group} rollouts ="
+        f" {p.rows_sampled} completions, {p.rows_trained} reach the optimizer",
+        f"updates         {config.updates} in {config.rounds} rounds:"
+        f" {config.epochs} epoch(s) x {config.minibatches} minibatch(es) x"
+        f" {config.microbatches} microbatch(es)",
+        f"shapes          prompts [{config.problems}, {p.prompt_width}], completions"
+        f" [{config.problems}, {config.group}, {config.new_tokens}], trained"
+        f" [{config.batch}, {config.new_tokens}]",
+        f"tokens a round  at most {p.prompt_tokens} prompt + {p.new_tokens} new",
+        f"FLOPs a round   at most {si(cost.flops, 'FLOP')}: prefill"
+        f" {si(cost.flops_prefill, '')}, decode {si(cost.flops_decode, '')}, update"
+        f" {si(update, '')}",
+        f"FLOPs a run     at most {si(cost.flops * config.rounds, 'FLOP')}",
+        f"memory          weights and optimizer {si(p.state_bytes, 'B')}, sampling"
+        f" peak {si(p.sample_bytes, 'B')}, update peak {si(p.learn_bytes, 'B')}"
+        " per device",
+    ]
+    return "\n".join(lines)

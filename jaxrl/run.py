@@ -1,0 +1,216 @@
+"""One run: its state, and its steps in the order that the loop takes them.
+
+Every step is a pure function of state and inputs; this file only orders them, times
+them and charges the ledger.
+"""
+
+from collections.abc import Iterator
+import contextlib
+import dataclasses
+import math
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl import data, keys, learn, ledger, rollout, schema
+from jaxrl.config import Config
+from jaxrl.evaluate import Evaluate, Evaluation, make_evaluate
+from jaxrl.ledger import Ledger
+from jaxrl.tasks.base import Task
+from jaxrl.types import TrainState
+from models import sharding
+
+
+@dataclasses.dataclass
+class Host:
+    """What the next round depends on, host side; saved with every checkpoint.
+
+    Attributes:
+      round: sampling phases done.
+      position: in the stream of problems.
+      ledger: training compute so far.
+      seconds: device-seconds so far, by phase.
+      eval_tokens: completion tokens of evaluations so far.
+      eval_flops: FLOPs of evaluations so far.
+      base: estimates at step 0, or None before them.
+      last: estimates at the newest evaluation.
+      best: best avg after step 0, or None before one.
+    """
+
+    round: int = 0
+    position: int = 0
+    ledger: Ledger = Ledger()
+    seconds: dict[str, float] = dataclasses.field(
+        default_factory=lambda: dict.fromkeys(schema.SECONDS, 0.0)
+    )
+    eval_tokens: int = 0
+    eval_flops: int = 0
+    base: dict[str, float] | None = None
+    last: dict[str, float] | None = None
+    best: float | None = None
+
+    @classmethod
+    def restore(cls, value: dict[str, Any]) -> "Host":
+        """From what `dataclasses.asdict` gave."""
+        return cls(**(value | {"ledger": Ledger(**value["ledger"])}))
+
+
+class Run:
+    """A run's state and its steps, compiled when first called.
+
+    Attributes:
+      config: resolved.
+      state: device side; every later state keeps the shardings of the first.
+      host: host side.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        task: Task,
+        mesh: jax.sharding.Mesh,
+        state: TrainState,
+        host: Host,
+    ) -> None:
+        """Takes over `state`, whose buffers the first update donates."""
+        self.config, self.state, self.host = config, state, host
+        self._task, self._devices = task, mesh.size
+        self._sample = jax.jit(
+            rollout.make_sample(
+                config.model,
+                config.sampling,
+                task.tokenizer,
+                config.new_tokens,
+                config.group,
+            )
+        )
+        self._learn = jax.jit(
+            learn.make_learn(config),
+            donate_argnums=0,
+            out_shardings=(jax.tree.map(lambda x: x.sharding, state), None, None),
+        )
+        self._evaluate: Evaluate = make_evaluate(config, task)
+        self._rows = sharding.named(mesh, ("batch",))
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Charges the time inside to a phase of schema.SECONDS."""
+        start = time.monotonic()
+        yield
+        self.host.seconds[name] += self._devices * (time.monotonic() - start)
+
+    @property
+    def step(self) -> int:
+        """Updates done."""
+        return self.host.round * self.config.updates_per_round
+
+    def round(self) -> tuple[list[dict[str, Any]], int]:
+        """One sampling phase and its updates: metric rows, and tokens handled."""
+        config, task, host = self.config, self._task, self.host
+        # 1. Choose problems.
+        index_P, host.position = data.take(
+            config.seed, host.position, config.problems, len(task.train)
+        )
+        place = lambda x: jax.device_put(x[index_P], self._rows)
+        prompts = (place(task.train.prompt_PS), place(task.train.mask_PS))
+        # 2. Sample completions of each.
+        with self.phase("sample"):
+            rollouts = self._sample(
+                self.state.params,
+                *prompts,
+                place(task.train.id_P),
+                keys.key(config.seed, "sample", host.round),
+            )
+            tokens, mask = jax.device_get((rollouts.tokens_PGT, rollouts.mask_PGT))
+        # 3. Score them.
+        with self.phase("score"):
+            reward_PG = task.score(task.train, index_P, tokens, mask)
+        # 4. Learn.
+        with self.phase("learn"):
+            self.state, metrics, trained_PG = self._learn(
+                self.state,
+                rollouts,
+                jax.device_put(np.asarray(reward_PG, np.float32), self._rows),
+                jnp.int32(host.round),
+            )
+            metrics, trained_PG = jax.device_get((metrics, trained_PG))
+        # 5. Record.
+        length_PG = mask.sum(axis=-1)
+        prompt_P = task.train.mask_PS[index_P].sum(axis=-1)
+        rows = self._charge(metrics, prompt_P, length_PG, trained_PG)
+        host.round += 1
+        return rows, int(length_PG.sum())
+
+    def _charge(
+        self,
+        metrics: dict[str, np.ndarray],
+        prompt_P: np.ndarray,
+        length_PG: np.ndarray,
+        trained_PG: np.ndarray,
+    ) -> list[dict[str, Any]]:
+        """Adds the round to the ledger; a row of plain numbers per update.
+
+        Every row of a round carries the ledger at the round's end: its updates are
+        one indivisible purchase.
+        """
+        config, host = self.config, self.host
+        host.ledger += ledger.sampling(config.model, prompt_P, length_PG)
+        host.ledger += ledger.updating(
+            config.model,
+            prompt_P,
+            length_PG,
+            trained_PG,
+            config.epochs,
+            config.objective.anchor == "rescored",
+        )
+        spent = {f"ledger/{k}": v for k, v in host.ledger.row().items()}
+        rows = []
+        for i in range(config.updates_per_round):
+            row = {"step": int(metrics["step"][i]), "round": host.round}
+            row |= {k: v[i].item() for k, v in metrics.items() if k != "step"}
+            rows.append(row | spent)
+        return rows
+
+    def evaluate(self) -> tuple[dict[str, Any], Evaluation]:
+        """Measures the policy as it is: a row for eval.jsonl, and all behind it."""
+        host = self.host
+        with self.phase("evaluate"):
+            out = self._evaluate(self.state.params, self.step)
+        host.eval_tokens += out.tokens
+        host.eval_flops += out.flops
+        row = {
+            "step": self.step,
+            **out.row,
+            "tokens": host.eval_tokens,
+            "flops": host.eval_flops,
+            **{f"ledger/{k}": v for k, v in host.ledger.row().items()},
+        }
+        host.base = host.base or out.row
+        host.last = out.row
+        return row, out
+
+    def is_best(self, avg: float | None) -> bool:
+        """Whether this evaluation beats all since step 0, and remembers it."""
+        if avg is None or math.isnan(avg):
+            return False
+        better = self.host.best is None or avg > self.host.best
+        if better:
+            self.host.best = avg
+        return better
+
+    def summary(self) -> dict[str, Any]:
+        """Where the run stands, for summary.json."""
+        host = self.host
+        return {
+            "step": self.step,
+            "updates": self.config.updates,
+            "base": host.base,
+            "final": host.last,
+            "best": host.best,
+            "ledger": host.ledger.row(),
+            "device_seconds": host.seconds,
+            "evaluation": {"tokens": host.eval_tokens, "flops": host.eval_flops},
+        }

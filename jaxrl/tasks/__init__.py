@@ -1,0 +1,1 @@
+"""Problem sets and their scorers, all behind `base.Task`."""
