@@ -1,0 +1,1 @@
+"""Command lines, presets, studies and figures: the only place with flags and main."""
