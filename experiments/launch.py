@@ -17,8 +17,8 @@ os.environ.setdefault("WANDB_SILENT", "true")
 def run(main: Callable[[list[str]], None]) -> None:
     """Runs a command line: flags, quiet libraries, compiled programs kept.
 
-    What a user's input caused (UsageError, ValueError, a missing file) ends in one
-    sentence; anything else deserves its traceback.
+    What a user's input may cause (UsageError, ValueError, a missing file or package)
+    ends in one sentence; anything else deserves its traceback.
     """
     from absl import app, logging
     from absl import flags as absl_flags
@@ -36,9 +36,13 @@ def run(main: Callable[[list[str]], None]) -> None:
         try:
             flags.refuse_positional(argv)
             main(argv)
-        except (app.UsageError, ValueError, FileNotFoundError) as error:
+        except app.UsageError as error:
+            raise SystemExit(f"error: {error}") from error
+        except (ValueError, FileNotFoundError, ImportError) as error:
             if absl_flags.FLAGS.verbosity > 0:
                 raise
-            raise SystemExit(f"error: {error}") from error
+            raise SystemExit(
+                f"error: {error}\n(--verbosity=1 shows where it arose)"
+            ) from error
 
     app.run(guarded, flags_parser=flags.parse)

@@ -8,7 +8,7 @@ import numpy as np
 from jaxrl import ledger
 from jaxrl.config import Config
 from jaxrl.tasks.base import Task
-from models import flops, params, transformer
+from models import memory, params, transformer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,11 +80,10 @@ def predict(config: Config, task: Task) -> Plan:
     batch_bytes = 9 * P * config.group * T // rows * 2
     sampled = P * config.group // rows
     logits = 4 * 4 * sampled * model.vocab
-    cache = flops.cache_bytes(model, P // rows * S + sampled * (T - 1))
+    cache = memory.cache(model, P // rows * S + sampled * (T - 1))
+    prefill = memory.block(model, P // rows * S, P // rows * S * S)
     activations = (
-        flops.activation_bytes(
-            model, part_prompts * config.rollouts, S, part_prompts, T
-        )
+        memory.update(model, part_prompts * config.rollouts, S, part_prompts, T)
         // config.mesh.tensor
     )
     # Gradients, and their running sum where microbatches add up.
@@ -98,7 +97,7 @@ def predict(config: Config, task: Task) -> Plan:
         new_tokens=P * config.group * T,
         cost=cost,
         state_bytes=3 * weights,
-        sample_bytes=weights + cache + logits + batch_bytes,
+        sample_bytes=weights + cache + prefill + logits + batch_bytes,
         learn_bytes=3 * weights + grads + activations + batch_bytes,
     )
 

@@ -43,11 +43,25 @@ def test_chunks_do_not_show(look, params, batch):
     assert_same(evaluate.make_evaluate(config, TASK)(params, 3), look(params, 3))
 
 
-def test_problems_fill_up_the_devices(look, params):
+def test_problems_fill_up_the_devices(look, params, monkeypatch):
+    """A width that the devices do not divide would be computed whole on each."""
+    widths, make = [], evaluate.rollout.make_sample
+
+    def watched(*args):
+        sample = make(*args)
+
+        def wrapped(params, prompt_PS, *rest):
+            widths.append(prompt_PS.shape[0])
+            return sample(params, prompt_PS, *rest)
+
+        return wrapped
+
+    monkeypatch.setattr(evaluate.rollout, "make_sample", watched)
     config = dataclasses.replace(CONFIG, mesh=MeshConfig(4, 2, 1))
     mesh = sharding.make_mesh((4, 2, 1))
     with jax.set_mesh(mesh):
         got = evaluate.make_evaluate(config, TASK)(params, 3)
+    assert widths == [8]
     assert got.texts == look(params, 3).texts and len(got.texts) == 5
 
 

@@ -1,4 +1,4 @@
-"""Tests for models/flops.py: hand counts, and what XLA counts and JAX keeps."""
+"""Tests for models/flops.py: hand counts, and what XLA counts."""
 
 import functools
 
@@ -108,32 +108,3 @@ def test_an_update_equals_xlas_count(remat):
     update = once + flops.backward(cfg, *size) + flops.recompute(cfg, *size)
     got = counted_by_xla(jax.value_and_grad(loss), *abstract(cfg))
     np.testing.assert_allclose(update, got, rtol=0.1)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_cache_bytes_equal_the_cache(dtype):
-    cfg = config(dtype=dtype)
-    cache = jax.eval_shape(lambda: transformer.init_cache(cfg, P, G, T))
-    held = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(cache))
-    assert flops.cache_bytes(cfg, N * T) == held
-
-
-@pytest.mark.parametrize("remat", ["none", "dots", "block"])
-def test_activation_bytes_of_a_layer_are_near_what_jax_keeps(remat):
-    """The difference that a layer makes, to a third."""
-    kept, estimated = [], []
-    for layers in (2, 6):
-        cfg = config(layers=layers, unroll=1, remat=remat)
-        tree, *batch = abstract(cfg)
-        residuals = jax.eval_shape(
-            lambda tree, *batch, cfg=cfg: jax.vjp(
-                lambda tree: transformer.completion_logprobs(tree, cfg, *batch), tree
-            )[1],
-            tree,
-            *batch,
-        )
-        sizes = [x.size * x.dtype.itemsize for x in jax.tree.leaves(residuals)]
-        kept.append(sum(sizes) - 4 * params.count(transformer.param_defs(cfg)))
-        estimated.append(flops.activation_bytes(cfg, N, S, P, T))
-    ratio = (estimated[1] - estimated[0]) / (kept[1] - kept[0])
-    assert 0.75 < ratio < 1.33
