@@ -52,14 +52,15 @@ class Base:
     cached: bool
 
 
-def address(config: Config) -> str:
-    """Hash of all that decides the warm-started weights."""
+def address(config: Config, task: Task) -> str:
+    """Hash of all that decides the warm-started weights, problems in files included."""
     whole = config_io.to_dict(config)
     parts = {k: whole[k] for k in ("task", "model", "warmstart", "new_tokens")}
     # None of these changes a weight.
     for name in ("remat", "unroll", "logprob_chunk"):
         del parts["model"][name]
-    text = json.dumps([_VERSION, parts], sort_keys=True)
+    problems = [(p.prompts, p.answers) for p in (task.train, task.heldout)]
+    text = json.dumps([_VERSION, parts, problems], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -77,7 +78,7 @@ def base_policy(
     Returns:
       The weights, and where they came from.
     """
-    folder = pathlib.Path(config.cache_dir) / address(config)
+    folder = pathlib.Path(config.cache_dir) / address(config, task)
     if folder.is_dir():
         found = runlog.read_json(folder / "base.json")
         params = checkpoint.load_params(folder / "params", params)

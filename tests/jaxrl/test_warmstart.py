@@ -1,6 +1,7 @@
 """Tests for jaxrl/warmstart.py: one base per address, made once, and better."""
 
 import dataclasses
+import json
 import pathlib
 
 import jax
@@ -13,6 +14,7 @@ from jaxrl.config import (
     MeshConfig,
     ObjectiveConfig,
     OptimizerConfig,
+    TaskConfig,
     WarmstartConfig,
 )
 from jaxrl.tasks.registry import make_task
@@ -24,6 +26,10 @@ START = WarmstartConfig(steps=60, batch=8, every=20, learning_rate=2e-2)
 @pytest.fixture
 def config(tmp_path):
     return small.resolved(warmstart=START, cache_dir=str(tmp_path))
+
+
+def address(config):
+    return warmstart.address(config, make_task(config.task))
 
 
 def make(config):
@@ -54,7 +60,7 @@ def test_a_base_is_made_once_and_shared_bit_for_bit(config, tmp_path):
     small.assert_same_bits(afresh, params)
     assert new == dataclasses.replace(base, seconds=new.seconds)
     names = [p.name for p in tmp_path.iterdir()]
-    assert sorted(names) == sorted(["b", warmstart.address(config)])
+    assert sorted(names) == sorted(["b", address(config)])
 
 
 UNIMPORTANT = dict(
@@ -87,7 +93,19 @@ def test_address_is_that_of_what_decides_the_weights(config, changes, same):
         if isinstance(value, dict):
             value = dataclasses.replace(getattr(config, name), **value)
         changed = dataclasses.replace(config, **{name: value})
-        assert (warmstart.address(changed) == warmstart.address(config)) == same, name
+        assert (address(changed) == address(config)) == same, name
+
+
+def test_another_answer_in_the_same_file_is_another_base(tmp_path):
+    path = tmp_path / "problems.jsonl"
+    lines = [json.dumps({"prompt": f"q{i}", "answer": "1"}) for i in range(4)]
+    cfg = small.config(
+        task=TaskConfig(name="jsonl", path=str(path), heldout_problems=1)
+    )
+    path.write_text("\n".join(lines))
+    before = address(cfg)
+    path.write_text("\n".join(lines).replace('"1"', '"2"'))
+    assert address(cfg) != before
 
 
 def test_it_stops_once_good_enough(config):
@@ -99,7 +117,7 @@ def test_it_stops_once_good_enough(config):
 def test_a_race_for_one_base_ends_well(config, monkeypatch):
     """The other run's folder appears while this one trains."""
     cfg = dataclasses.replace(config, warmstart=dataclasses.replace(START, steps=1))
-    theirs = pathlib.Path(cfg.cache_dir) / warmstart.address(cfg)
+    theirs = pathlib.Path(cfg.cache_dir) / address(cfg)
 
     def save(folder, params):
         (theirs / "params").mkdir(parents=True)
