@@ -25,7 +25,7 @@ lint: env
 	$(BIN)/mypy
 
 unit: env
-	JAX_PLATFORMS=cpu $(BIN)/pytest
+	JAX_PLATFORMS=cpu $(BIN)/pytest -n 2 --dist worksteal
 
 env: $(READY)
 

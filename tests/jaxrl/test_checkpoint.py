@@ -1,7 +1,6 @@
 """Tests for jaxrl/checkpoint.py: what is kept, what comes back, what is broken."""
 
 import dataclasses
-import gc
 import logging
 import math
 
@@ -162,13 +161,6 @@ DAMAGE = {
 }
 
 
-# Orbax leaves the failed reads of a damaged file to the garbage collector.
-LEFTOVERS = pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning"
-)
-
-
-@LEFTOVERS
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_broken_checkpoint_is_passed_over(write, state, caplog, damage):
     folder = write(state, {2: 0.5, 3: 0.6, 9: 0.4})
@@ -186,10 +178,8 @@ def test_a_broken_checkpoint_is_passed_over(write, state, caplog, damage):
     assert "checkpoint 9" in caplog.text
     assert (folder.parent / "incomplete" / "checkpoints-9").is_dir()
     assert int(read(folder, state)[0].step) == 9
-    gc.collect()
 
 
-@LEFTOVERS
 def test_a_state_of_another_shape_is_an_error_and_not_a_fresh_start(write, state):
     folder = write(state, {2: None, 3: None})
     wider = dataclasses.replace(CONFIG.model, ffn=32)
@@ -209,7 +199,6 @@ def test_a_state_of_another_shape_is_an_error_and_not_a_fresh_start(write, state
         with pytest.raises(ValueError):
             checkpoint.load_run_params(folder, like.params)
     assert steps(folder) == [2, 3]
-    gc.collect()
 
 
 def test_weights_alone(tmp_path, write, state):
