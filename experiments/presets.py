@@ -56,7 +56,7 @@ def spelling() -> Config:
     return Config(
         problems=64,
         rollouts=4,
-        updates=100,
+        updates=200,
         new_tokens=8,
         task=TaskConfig(
             name="reasoning_gym",

@@ -13,28 +13,29 @@ class Progress:
     """A bar over updates on standard error, or a plain line now and then in a log."""
 
     def __init__(self, total: int, label: str, enabled: bool = True) -> None:
-        """A bar for `total` updates; `start` says how many are done already."""
+        """Shows nothing but what is said until `start`."""
+        self._total, self._label, self._enabled = total, label, enabled
+        self._bar: tqdm.tqdm[Any] = tqdm.tqdm(disable=True)
+        self._shown: dict[str, str] = {}
+        self._tokens = 0
+        self._since = time.monotonic()
+
+    def start(self, done: int) -> None:
+        """Begins the bar and its clock, `done` updates in."""
         tty = sys.stderr.isatty()
         self._bar = tqdm.tqdm(
-            total=total,
-            desc=label,
+            total=self._total,
+            initial=done,
+            desc=self._label,
             unit="update",
             dynamic_ncols=True,
-            disable=not enabled,
+            disable=not self._enabled,
             # A log file wants few lines, a terminal a smooth bar.
             mininterval=0.2 if tty else 10.0,
             maxinterval=10.0 if tty else 60.0,
             bar_format="{desc} {percentage:3.0f}%|{bar:12}| {n_fmt}/{total_fmt}"
             "{postfix} [{elapsed}<{remaining}]",
         )
-        self._shown: dict[str, str] = {}
-        self._tokens = 0
-        self._since = time.monotonic()
-
-    def start(self, done: int) -> None:
-        """Begins the clock, `done` updates in."""
-        self._bar.reset()
-        self._bar.initial = self._bar.n = self._bar.last_print_n = done
         self._since = time.monotonic()
 
     def update(self, updates: int, row: dict[str, Any], tokens: int) -> None:
@@ -56,7 +57,8 @@ class Progress:
 
     def say(self, message: str) -> None:
         """A line above the bar."""
-        self._bar.write(message, file=sys.stderr)
+        if self._enabled:
+            tqdm.tqdm.write(message, file=sys.stderr)
 
     def close(self) -> None:
         """Leaves the finished bar on screen."""
