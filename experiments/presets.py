@@ -52,7 +52,11 @@ def sequence() -> Config:
 
 
 def spelling() -> Config:
-    """Words spelt backward, from reasoning-gym: the demo."""
+    """Words spelt backward, from reasoning-gym: the demo.
+
+    Seeds 1 to 5: held-out avg@4 from 0.26-0.30 to 0.74-0.80, for 3.8 TFLOP of
+    training each after a warm start of 2.2 TFLOP; about 2 minutes a seed on 2 cores.
+    """
     return Config(
         problems=64,
         rollouts=4,
