@@ -22,7 +22,10 @@ from models.config import ModelConfig
 
 
 def arithmetic() -> Config:
-    """Sums of two numbers of at most 2 digits, by a 2-layer model of width 128."""
+    """Sums of two numbers of at most 2 digits, by a 2-layer model of width 128.
+
+    Seed 1: held-out avg@4 from 0.49 to 0.65 for 0.25 TFLOP; 40 s on 2 cores.
+    """
     return Config(
         problems=64,
         rollouts=4,
@@ -37,7 +40,10 @@ def arithmetic() -> Config:
 
 
 def sequence() -> Config:
-    """Reversing 6 of 10 symbols, by a 2-layer model of width 128."""
+    """Reversing 6 of 10 symbols, by a 2-layer model of width 128.
+
+    Seed 1: held-out avg@4 from 0.45 to 0.76 for 0.50 TFLOP; 45 s on 2 cores.
+    """
     return Config(
         problems=64,
         rollouts=4,
