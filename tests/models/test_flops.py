@@ -3,35 +3,16 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models import flops, params, transformer
+from models import flops, transformer
 from models.config import ModelConfig
+from tests.models.shapes import N, P, S, T, abstract, config
 
-P, G, S, T = 2, 2, 32, 32
-N, FED = P * G, T - 1  # The last token of a row is not fed.
+FED = T - 1  # The last token of a row is not fed.
 
 QWEN3_600M = ModelConfig(28, 1024, 16, 8, 128, 3072, 151936)
-
-
-def config(**changes):
-    """Dominated by its matrix products, and without a loop that XLA counts once."""
-    shape = dict(layers=2, width=128, heads=6, kv_heads=2, head_dim=32)
-    return ModelConfig(**shape | dict(ffn=256, vocab=512, unroll=2) | changes)
-
-
-def abstract(cfg):
-    """Weights, prompts, completions and their masks, without any values."""
-    tree = jax.tree.map(
-        lambda d: jax.ShapeDtypeStruct(d.shape, jnp.float32),
-        transformer.param_defs(cfg),
-        is_leaf=params.is_def,
-    )
-    prompt, mask = (jax.ShapeDtypeStruct((P, S), d) for d in (jnp.int32, bool))
-    tokens, full = (jax.ShapeDtypeStruct((N, T), d) for d in (jnp.int32, bool))
-    return tree, prompt, mask, tokens, full
 
 
 def counted_by_xla(fn, *args):
@@ -77,7 +58,7 @@ def test_a_released_shape():
     "changes", [{}, dict(tied=False, qk_norm=False, qkv_bias=True)], ids=str
 )
 def test_forward_equals_xlas_count(changes):
-    cfg = config(**changes)
+    cfg = config(unroll=2, **changes)
     tree, _, _, tokens, mask = abstract(cfg)
     got = counted_by_xla(
         lambda tree, *rows: transformer.forward(tree, cfg, *rows), tree, tokens, mask
@@ -89,7 +70,7 @@ def test_forward_equals_xlas_count(changes):
 
 @pytest.mark.parametrize("remat", ["none", "dots", "block"])
 def test_an_update_equals_xlas_count(remat):
-    cfg = config(remat=remat)
+    cfg = config(unroll=2, remat=remat)
     run = functools.partial(transformer.completion_logprobs, cfg=cfg)
 
     def loss(tree, prompt, mask, tokens, full):
