@@ -78,7 +78,7 @@ def story(config: Config, summaries: list[Summary]) -> str:
             if config.group > config.rollouts
             else ""
         )
-        + f" raised avg@{k} from {mean('base'):.3f} to {mean('final'):.3f}"
+        + f" took avg@{k} from {mean('base'):.3f} to {mean('final'):.3f}"
         f" for {ledger['flops']:.2g} FLOPs of sampling and updates a run"
         f" ({ledger['rollouts']} rollouts, {ledger['generated_tokens']} tokens)."
     )
