@@ -11,6 +11,7 @@ import numpy as np
 from jaxrl import estimators, keys, ledger, rollout
 from jaxrl.config import Config
 from jaxrl.tasks.base import Problems, Task
+from jaxrl.tasks.scoring import decode_completions
 from models.sampling import SamplingConfig
 
 
@@ -89,10 +90,7 @@ def make_evaluate(
         ]
         tokens, mask, ended = (np.concatenate(x) for x in zip(*chunks, strict=True))
         reward_PK = task.score(problems, index_P, tokens, mask)
-        texts = [
-            [task.tokenizer.decode(t[m]) for t, m in zip(ts, ms, strict=True)]
-            for ts, ms in zip(tokens, mask, strict=True)
-        ]
+        texts = decode_completions(task.tokenizer, tokens, mask)
         answers = [[task.extract(text) for text in row] for row in texts]
         length_PK = mask.sum(axis=-1)
         spent = ledger.sampling(
