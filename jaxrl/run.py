@@ -38,6 +38,7 @@ class Host:
       base: estimates at step 0, or None before them.
       last: estimates at the newest evaluation.
       best: best avg after step 0, or None before one.
+      warmstart: where the starting weights came from, or None without a warm start.
     """
 
     round: int = 0
@@ -51,6 +52,7 @@ class Host:
     base: dict[str, float] | None = None
     last: dict[str, float] | None = None
     best: float | None = None
+    warmstart: dict[str, Any] | None = None
 
     @classmethod
     def restore(cls, value: dict[str, Any]) -> "Host":
@@ -213,4 +215,5 @@ class Run:
             "ledger": host.ledger.row(),
             "device_seconds": host.seconds,
             "evaluation": {"tokens": host.eval_tokens, "flops": host.eval_flops},
+            "warmstart": host.warmstart,
         }

@@ -35,18 +35,21 @@ def default_run_dir(config: Config) -> pathlib.Path:
     return pathlib.Path("runs") / name
 
 
-def initial_params(
-    config: Config, mesh: jax.sharding.Mesh, task: Task, say: Callable[[str], None]
-) -> tuple[Any, warmstart.Base | None]:
-    """Starting weights, on their shards: random, warm-started, or from a run."""
+def random_params(config: Config, mesh: jax.sharding.Mesh) -> Any:
+    """Weights at their declared start, drawn onto their shards."""
     defs = transformer.param_defs(config.model)
-    params_lib.check_divisible(defs, mesh)
     seed = config.warmstart.seed if config.warmstart.steps else config.seed
     draw = jax.jit(
         functools.partial(params_lib.init, defs),
         out_shardings=params_lib.shardings(defs, mesh),
     )
-    params = draw(keys.key(seed, "weights"))
+    return draw(keys.key(seed, "weights"))
+
+
+def starting_params(
+    config: Config, task: Task, params: Any, say: Callable[[str], None]
+) -> tuple[Any, warmstart.Base | None]:
+    """Weights before the first update: `params`, warm-started, or those of a run."""
     if config.initial:
         return checkpoint.load_run_params(pathlib.Path(config.initial), params), None
     if not config.warmstart.steps:
@@ -91,11 +94,11 @@ class _Desk:
     ) -> None:
         self.log, self.saved, self.progress = log, saved, progress
         self._task = task
-        self.about: dict[str, Any] = {"run_dir": str(log.folder)}
 
     def summary(self, run: Run, status: str) -> dict[str, Any]:
         """Writes summary.json and returns it."""
-        summary = {"status": status, **self.about, **run.summary()}
+        folder = str(self.log.folder)
+        summary = {"status": status, "run_dir": folder, **run.summary()}
         self.log.summary(summary)
         return summary
 
@@ -169,12 +172,15 @@ def train(config: Config, *, quiet: bool = False) -> dict[str, Any]:
 
 def _start(config: Config, task: Task, mesh: jax.sharding.Mesh, desk: _Desk) -> Run:
     """The run where its newest checkpoint left it, or at its beginning."""
-    params, base = initial_params(config, mesh, task, desk.progress.say)
-    desk.about["warmstart"] = base and dataclasses.asdict(base)
+    params = random_params(config, mesh)
     state = learn.init_state(params, config)
     restored = checkpoint.restore_newest(desk.saved, state)
     if restored is None:
-        run = Run(config, task, mesh, state, Host())
+        # Only now: a resumed run has no use for the weights it once started from.
+        params, base = starting_params(config, task, params, desk.progress.say)
+        host = Host(warmstart=dataclasses.asdict(base) if base else None)
+        # The optimizer starts from zeros, whatever the weights.
+        run = Run(config, task, mesh, dataclasses.replace(state, params=params), host)
         desk.log.start(-1)
     else:
         run = Run(config, task, mesh, restored[0], Host.restore(restored[1]))

@@ -12,7 +12,13 @@ import pytest
 
 from jaxrl import runlog
 from jaxrl import train as train_lib
-from jaxrl.config import EvaluationConfig, MeshConfig, ObjectiveConfig, TaskConfig
+from jaxrl.config import (
+    EvaluationConfig,
+    MeshConfig,
+    ObjectiveConfig,
+    TaskConfig,
+    WarmstartConfig,
+)
 from jaxrl.tasks.registry import make_task
 from tests.jaxrl import small
 
@@ -123,6 +129,20 @@ def test_a_longer_run_goes_on_where_the_shorter_ended(finished, tmp_path):
     assert small.train(longer)["step"] == 6
     name = "metrics.jsonl"
     assert (tmp_path / name).read_bytes() == (finished[1] / name).read_bytes()
+
+
+def test_a_resumed_run_does_not_make_its_base_again(tmp_path, monkeypatch):
+    """The base may have left the cache, and the summary still says what it was."""
+    config = small.config(
+        run_dir=str(tmp_path / "run"),
+        cache_dir=str(tmp_path / "cache"),
+        updates=2,
+        warmstart=WarmstartConfig(steps=1, batch=2),
+    )
+    first = small.train(config)["warmstart"]
+    assert first["steps"] == 1 and not first["cached"]
+    monkeypatch.delattr(train_lib.warmstart, "base_policy")
+    assert small.train(dataclasses.replace(config, updates=4))["warmstart"] == first
 
 
 def test_a_batch_feeds_several_updates(tmp_path):
