@@ -2,7 +2,7 @@
 
 The policy term of every method has the same gradient:
 
-  sum over tokens of  weight * gate * ratio * advantage * grad logp
+  sum over tokens of  weight * gate * ratio * correction * advantage * grad logp
 
 with all but the last factor held constant. A method chooses the factors.
 """
@@ -13,61 +13,76 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from algorithms import gates, stats
-from algorithms.methods import Method
-
-# exp(20) = 5e8: beyond any ratio that means something, far below float32's limit.
-MAX_LOG_RATIO = 20.0
-
-# Rewards of a group that differ by less than this share of their size are equal:
-# rounding must not be blown up to a full-size advantage.
-SAME_REWARD = 1e-6
+from algorithms import diagnostics, ratios, stats
+from algorithms import groups as groups_lib
+from algorithms import tokens as tokens_lib
+from algorithms.groups import Groups
+from algorithms.method import Method
+from algorithms.penalties import Term
+from algorithms.tokens import Tokens
 
 
 class Advantages(NamedTuple):
     """What the rewards of a batch say, before any log-probability is known.
 
     Attributes:
-      adv_PG: float32, 0 on rollouts not kept and on constant groups.
+      adv_PG: float, 0 on rollouts not kept and in groups that say nothing.
       keep_PG: bool, the rollouts an update may see.
       constant_P: bool, groups whose scored rewards are all equal, singletons too.
       fallback_P: bool, groups whose scale fell back and whose advantages are not 0.
+      silent_P: bool, groups without any advantage.
+      raw_max: scalar, largest |advantage| before transform and cut.
     """
 
     adv_PG: jax.Array
     keep_PG: jax.Array
     constant_P: jax.Array
     fallback_P: jax.Array
+    silent_P: jax.Array
+    raw_max: jax.Array
 
 
-def advantages(method: Method, reward_PG: jax.Array, valid_PG: jax.Array) -> Advantages:
-    """(reward - baseline) / scale of every kept rollout, group by group.
+def advantages(
+    method: Method, groups: Groups, cost_PG: jax.Array | float = 0.0
+) -> Advantages:
+    """(reward - baseline) / scale of every kept rollout, then transformed and cut.
 
     Args:
-      method: its baseline, scale and keep parts are used.
-      reward_PG: float; invalid slots may hold anything, NaN included.
-      valid_PG: bool, True on scored rollouts. Others leave the group's statistics.
-
-    Returns:
-      The advantages. No group sees another.
-
-    Raises:
-      AssertionError: shapes differ or valid_PG is not bool; while tracing.
+      method: its parts up to `keep` are used.
+      groups: the batch.
+      cost_PG: float, taken off the shaped reward.
     """
-    chex.assert_rank([reward_PG, valid_PG], 2)
-    chex.assert_equal_shape([reward_PG, valid_PG])
-    chex.assert_type(valid_PG, bool)
-    reward_PG = jnp.where(valid_PG, reward_PG, 0.0).astype(jnp.float32)
-    size_P1 = stats.magnitude(reward_PG, valid_PG)
-    constant_P1 = stats.spread(reward_PG, valid_PG) <= SAME_REWARD * size_P1
-    centred_PG = reward_PG - method.baseline(reward_PG, valid_PG)
-    scale = method.scale(centred_PG, valid_PG)
-    keep_PG = method.keep(centred_PG, valid_PG)
-    # A constant group may have scale 0 as well; 1 keeps 0 / 0 from arising at all.
-    safe_P1 = jnp.where(constant_P1, 1.0, scale.scale_P1)
-    adv_PG = jnp.where(keep_PG & ~constant_P1, centred_PG / safe_P1, 0.0)
+    constant_P1 = stats.constant(groups.reward_PG, groups.valid_PG)
+    groups = method.shape(groups)
+    if method.kl.in_reward:
+        cost_PG = jnp.asarray(cost_PG)
+        chex.assert_equal_shape([groups.reward_PG, cost_PG])
+        groups = groups_lib.with_terms(groups, *groups.terms_KPG, -cost_PG)
+    centred_PG = groups.reward_PG - method.baseline(groups)
+    centred_PG = jnp.where(groups.valid_PG, centred_PG, 0.0)
+    # Whatever the baseline, a group that differs from it by rounding alone says
+    # nothing, and must not be blown up by a deviation that is rounding as well.
+    size_P1 = stats.magnitude(groups.reward_PG, groups.valid_PG)
+    far_P1 = stats.magnitude(centred_PG, groups.valid_PG)
+    rounding_P1 = far_P1 <= stats.SAME * size_P1
+    centred_PG = jnp.where(rounding_P1, 0.0, centred_PG)
+    divisor = method.scale(centred_PG, groups)
+    safe_P1 = jnp.where(divisor.scale_P1 == 0, 1.0, divisor.scale_P1)
+    adv_PG = centred_PG / safe_P1
+    raw_max = jnp.max(jnp.abs(adv_PG))
+    adv_PG = method.transform(adv_PG, groups)
+    limit = method.max_advantage
+    cut_PG = jnp.clip(adv_PG, -limit, limit)
+    keep_PG = method.keep(centred_PG, groups)
+    adv_PG = jnp.where(keep_PG, jnp.where(limit > 0, cut_PG, adv_PG), 0.0)
+    silent_P = jnp.all(adv_PG == 0, axis=1)
     return Advantages(
-        adv_PG, keep_PG, constant_P1[:, 0], (scale.fallback_P1 & ~constant_P1)[:, 0]
+        adv_PG=adv_PG,
+        keep_PG=keep_PG,
+        constant_P=constant_P1[:, 0],
+        fallback_P=divisor.fallback_P1[:, 0] & ~silent_P,
+        silent_P=silent_P,
+        raw_max=raw_max,
     )
 
 
@@ -75,51 +90,106 @@ class Batch(NamedTuple):
     """Rows of an update, all that is not the trained policy.
 
     Attributes:
-      adv_N: float32.
-      weight_NT: float32 from the method's aggregation over the whole batch.
-      logo_NT: float32 nats, the anchor's log-probabilities.
-      mask_NT: bool, completion tokens.
+      adv_N: float.
+      weight_NT: float from the method's aggregation over the whole batch.
+      logo_NT: float nats, log-probabilities of the method's anchor.
+      logq_NT: float nats under the distribution that sampled.
+      mask_NT: bool, completion tokens of kept rows.
+      group_N: int32 in [0, N), rows of one problem share a number.
+      lag: int32, updates since the rows were sampled.
+      logref_NT: float nats under the reference policy, or None.
     """
 
     adv_N: jax.Array
     weight_NT: jax.Array
     logo_NT: jax.Array
+    logq_NT: jax.Array
     mask_NT: jax.Array
+    group_N: jax.Array
+    lag: jax.Array
+    logref_NT: jax.Array | None = None
+
+
+def tokens_of(method: Method, logp_NT: jax.Array, batch: Batch) -> Tokens:
+    """The rows as the method's token rules see them: detached, 0 off the mask."""
+    given = (batch.weight_NT, batch.mask_NT, batch.logo_NT, batch.logq_NT)
+    chex.assert_equal_shape([logp_NT, *given])
+    if batch.logref_NT is not None:
+        chex.assert_equal_shape([logp_NT, batch.logref_NT])
+    # Masked before any arithmetic: padding may hold -inf, and -inf + inf is NaN.
+    logp_NT = jnp.where(batch.mask_NT, jax.lax.stop_gradient(logp_NT), 0.0)
+    logo_NT = jnp.where(batch.mask_NT, batch.logo_NT, 0.0)
+    logo_NT = method.anchor(logp_NT, logo_NT, batch.lag)
+    return tokens_lib.of(
+        logp_NT, logo_NT, batch.mask_NT, batch.adv_N, batch.logq_NT, batch.group_N
+    )
+
+
+def gates(method: Method, logp_NT: jax.Array, batch: Batch) -> jax.Array:
+    """The gate of every token, [N, T], for rules that compare rows.
+
+    Such a rule must see all rows of an update at once, so where an update is split
+    this is computed first, and handed to `loss` part by part.
+    """
+    tokens = tokens_of(method, logp_NT, batch)
+    return method.gate(method.ratio(tokens), tokens)
+
+
+def extra_terms(method: Method, tokens: Tokens, batch: Batch) -> dict[str, Term]:
+    """Terms of the loss beside the policy's, by name."""
+    terms = {}
+    if method.kl.active and not method.kl.in_reward:
+        terms["kl"] = method.kl(tokens, batch.logref_NT)
+    if method.entropy.active and not method.entropy.exact:
+        terms["bonus"] = method.entropy(tokens)
+    return terms
 
 
 def loss(
-    method: Method, gate: gates.Gate, logp_NT: jax.Array, batch: Batch
+    method: Method,
+    logp_NT: jax.Array,
+    batch: Batch,
+    entropy_NT: jax.Array | None = None,
+    gate_NT: jax.Array | None = None,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """What some rows of a batch add to the loss, to be minimised, and to metrics.
 
     Args:
-      method: its ratio part is used.
-      gate: the method's gate with its widths.
-      logp_NT: float nats under the trained policy; the only source of gradient.
-      batch: the rows.
+      method: its parts from `anchor` on are used, but for `aggregate`.
+      logp_NT: float nats under the trained policy; the source of gradient.
+      batch: the rows. A problem's rows are all among them.
+      entropy_NT: float nats, entropy of the policy at each token, differentiable;
+        only where `method.entropy.exact`.
+      gate_NT: gates decided beforehand, or None to decide them from these rows.
 
     Returns:
-      The loss, and sums of metrics. All are sums over tokens with the batch's own
-      weights: adding them over the parts of a batch gives the batch's.
-      On policy the loss is minus the weighted mean advantage, often near 0 while its
-      gradient is not.
+      The loss, and sums for `diagnostics.summarise`. All are sums over tokens with
+      the batch's own weights: adding them over the parts of a batch gives the
+      batch's. On policy the policy term is minus the weighted mean advantage, often
+      near 0 while its gradient is not.
     """
-    chex.assert_equal_shape([logp_NT, batch.weight_NT, batch.mask_NT])
-    # Masked before any arithmetic: padding may hold -inf, and -inf + inf is NaN.
-    logp_NT = jnp.where(batch.mask_NT, logp_NT, 0.0)
-    fixed_NT = jax.lax.stop_gradient(logp_NT)
-    log_ratio_NT = method.ratio(fixed_NT, batch.logo_NT, batch.mask_NT)
-    gate_NT = gate(log_ratio_NT, batch.adv_N, batch.mask_NT)
-    ratio_NT = jnp.exp(jnp.minimum(log_ratio_NT, MAX_LOG_RATIO))
-    coef_NT = batch.weight_NT * gate_NT * ratio_NT * batch.adv_N[:, None]
-    # 1 with the gradient of logp.
-    moving_NT = 1.0 + logp_NT - fixed_NT
-    sums = {
-        "log_ratio": jnp.sum(batch.weight_NT * log_ratio_NT),
-        "log_ratio_sq": jnp.sum(batch.weight_NT * jnp.square(log_ratio_NT)),
-        "gated": jnp.sum(batch.weight_NT * (1.0 - gate_NT)),
-        "weight": jnp.sum(batch.weight_NT),
-        "surprisal": -jnp.sum(fixed_NT),
-        "tokens": jnp.sum(batch.mask_NT).astype(jnp.float32),
-    }
-    return -jnp.sum(coef_NT * moving_NT), sums
+    tokens = tokens_of(method, logp_NT, batch)
+    log_ratio_NT = method.ratio(tokens)
+    if gate_NT is None:
+        gate_NT = method.gate(log_ratio_NT, tokens)
+    chex.assert_equal_shape([logp_NT, gate_NT])
+    correction_NT = method.correction(tokens)
+    weight_NT = batch.weight_NT
+    ratio_NT = ratios.exp(log_ratio_NT)
+    coef_NT = gate_NT * ratio_NT * correction_NT * tokens.adv_N[:, None]
+    # 0 with the gradient of logp.
+    logp_NT = stats.wide(jnp.where(batch.mask_NT, logp_NT, 0.0))
+    moving_NT = logp_NT - tokens.logp_NT
+    value = -jnp.sum(weight_NT * coef_NT * (1.0 + moving_NT))
+    sums = diagnostics.token_sums(tokens, weight_NT, gate_NT, correction_NT)
+    for name, term in extra_terms(method, tokens, batch).items():
+        value += jnp.sum(weight_NT * (term.value_NT + term.slope_NT * moving_NT))
+        sums[name] = jnp.sum(weight_NT * term.value_NT)
+    if batch.logref_NT is not None:
+        sums |= diagnostics.reference_sums(tokens, batch.logref_NT, weight_NT)
+    if entropy_NT is not None:
+        chex.assert_equal_shape([logp_NT, entropy_NT])
+        entropy_NT = jnp.where(batch.mask_NT, entropy_NT, 0.0)
+        sums["full_entropy"] = jnp.sum(weight_NT * entropy_NT)
+        value -= method.entropy.coef * sums["full_entropy"]
+    return value, sums

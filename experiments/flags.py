@@ -1,8 +1,12 @@
 """One absl flag per leaf of a nested frozen dataclass, and back.
 
 A leaf's flag is its path: --model.rope.theta. A section's field `name` gets the
-section's own flag: --objective=grpo. A flag that is not given is None and leaves the
+section's own flag: --task=sequence. A flag that is not given is None and leaves the
 value as it is in the preset. Names and values are case-sensitive.
+
+A field with a table of options takes one of them, with the settings it has there, by
+the field's own flag; flags of single settings apply on top, in any order:
+--objective=gspo --objective.gate=m2_mask --objective.gate.budget=0.04.
 
     def main(argv):
         flags.refuse_positional(argv)
@@ -12,39 +16,50 @@ value as it is in the preset. Names and values are case-sensitive.
     app.run(main, flags_parser=flags.parse)
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import decimal
 import difflib
 import math
 import re
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from absl import app, flags
 
-from jaxrl.config_io import item_type, typed_fields
+from jaxrl.config_io import (
+    item_type,
+    not_one_of,
+    option_name,
+    options,
+    typed_fields,
+)
 
 C = TypeVar("C")
 
 BOOLS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 
+class Leaf(NamedTuple):
+    """What one flag sets."""
+
+    name: str
+    kind: Any
+    help: str
+
+
 def define(cls: type, flag_values: flags.FlagValues = flags.FLAGS) -> None:
     """Defines the flag of every leaf.
 
     Raises:
-      TypeError: a leaf's type is not bool, int, float, str or a tuple of numbers.
+      TypeError: a leaf's type is not bool, int, float, str or a tuple of numbers, or
+        two options of a field have a setting of one name and different types.
     """
-    for name, f, kind, default in _leaves(cls):
-        text = f.metadata.get("help", f.name.replace("_", " "))
-        shown = f"[{_text(default)}]" if item_type(kind) else repr(default)
-        if default is dataclasses.MISSING:
-            shown = "none"
+    for name, kind, text in _leaves(cls):
         flags.DEFINE(
             _Parser(kind),
             name,
             None,
-            f"{text} [{_spelling(kind)}; default {shown}]",
+            text,
             flag_values,
             _Serializer(),
             boolean=kind is bool,
@@ -139,14 +154,16 @@ def override(config: C, flag_values: flags.FlagValues = flags.FLAGS) -> C:
     All flags of a section are applied together, inner sections first, and each
     section that changes is rebuilt and so checked once. Where a section's name
     changes, fields that only other names use return to their defaults, unless given.
+    Where an option is named, nothing of the old one is left.
 
     Raises:
-      app.UsageError: a validator objects; the message names the flags it is about.
+      app.UsageError: a validator objects, an option is unknown or has no such
+        setting; the message names the flags it is about.
     """
     given = {
-        name: flag_values[name].value
-        for name, *_ in _leaves(type(config))
-        if flag_values[name].value is not None
+        leaf.name: flag_values[leaf.name].value
+        for leaf in _leaves(type(config))
+        if flag_values[leaf.name].value is not None
     }
     return cast(C, _rebuilt(config, "", given))
 
@@ -158,23 +175,94 @@ def to_args(config: Any) -> list[str]:
 
 def _leaves(
     cls: type, prefix: str = "", default: Any = dataclasses.MISSING
-) -> Iterator[tuple[str, dataclasses.Field[Any], Any, Any]]:
-    """(flag name, field, type, default) of every leaf."""
+) -> Iterator[Leaf]:
+    """Every leaf, with the defaults of a section's default."""
     for f, kind in typed_fields(cls):
-        value = _default(f, default)
-        if dataclasses.is_dataclass(kind):
-            yield from _leaves(kind, f"{prefix}{f.name}.", value)  # type: ignore[arg-type]
+        name, value = _flag_name(prefix, f.name), _default(f, default)
+        table = options(f)
+        if table is not None:
+            yield Leaf(name, str, _options_help(f, table, value))
+            yield from _settings(name, table, value)
+        elif dataclasses.is_dataclass(kind):
+            yield from _leaves(cast(type, kind), f"{name}.", value)
         else:
-            yield _flag_name(prefix, f.name), f, kind, value
+            yield Leaf(name, kind, _help(f, kind, value))
+
+
+def _settings(name: str, table: Mapping[str, Any], default: Any) -> Iterator[Leaf]:
+    """Each setting of any option once; its help says which options have it."""
+    if _is_one_class(table):
+        yield from _inside(name, type(next(iter(table.values()))), default)
+        return
+    owners: dict[str, dict[str, Leaf]] = {}
+    for option, part in table.items():
+        for leaf in _inside(name, type(part), part):
+            owners.setdefault(leaf.name, {})[option] = leaf
+    for flag, leaves in owners.items():
+        yield _merged(flag, leaves)
+
+
+def _inside(name: str, cls: type, default: Any = dataclasses.MISSING) -> Iterator[Leaf]:
+    """An option's leaves but for its name, whose flag is the table's own."""
+    return (leaf for leaf in _leaves(cls, f"{name}.", default) if leaf.name != name)
+
+
+def _merged(flag: str, leaves: Mapping[str, Leaf]) -> Leaf:
+    kinds = {leaf.kind for leaf in leaves.values()}
+    if len(kinds) > 1:
+        each = ", ".join(
+            f"{who} {_spelling(leaf.kind)}" for who, leaf in leaves.items()
+        )
+        raise TypeError(f"--{flag} would have several types: {each}")
+    owners: dict[str, list[str]] = {}
+    for option, leaf in leaves.items():
+        owners.setdefault(leaf.help, []).append(option)
+    text = "; ".join(f"{', '.join(who)}: {what}" for what, who in owners.items())
+    return Leaf(flag, kinds.pop(), text)
+
+
+def _is_one_class(table: Mapping[str, Any]) -> bool:
+    return len({type(option) for option in table.values()}) == 1
+
+
+def _help(f: dataclasses.Field[Any], kind: Any, default: Any) -> str:
+    text = f.metadata.get("help", f.name.replace("_", " "))
+    within = ""
+    if "range" in f.metadata and kind in (int, float):
+        low, high = f.metadata["range"]
+        within = f" in [{low:g}, {high:g}]"
+    shown = f"[{_text(default)}]" if item_type(kind) else repr(default)
+    if default is dataclasses.MISSING:
+        shown = "none"
+    return f"{text} [{_Parser(kind).flag_type()}{within}; default {shown}]"
+
+
+def _options_help(
+    f: dataclasses.Field[Any], table: Mapping[str, Any], default: Any
+) -> str:
+    """Names, each with the first sentence of its class unless all are of one."""
+    names = ", ".join(table)
+    if not _is_one_class(table):
+        about = {o: (type(x).__doc__ or "").split("\n")[0] for o, x in table.items()}
+        names = "; ".join(
+            f"{option}: {text.split('. ')[0].rstrip('.')}"
+            for option, text in about.items()
+        )
+    shown = "none" if default is dataclasses.MISSING else default.name
+    return f"{f.metadata.get('help', f.name)} [{names}; default {shown}]"
 
 
 def _values(config: Any, prefix: str) -> Iterator[tuple[str, Any]]:
     for f, kind in typed_fields(type(config)):
-        value = getattr(config, f.name)
-        if dataclasses.is_dataclass(kind):
-            yield from _values(value, f"{prefix}{f.name}.")
+        name, value = _flag_name(prefix, f.name), getattr(config, f.name)
+        table = options(f)
+        if table is not None:
+            yield name, option_name(name, value, table)
+            yield from (item for item in _values(value, f"{name}.") if item[0] != name)
+        elif dataclasses.is_dataclass(kind):
+            yield from _values(value, f"{name}.")
         else:
-            yield _flag_name(prefix, f.name), value
+            yield name, value
 
 
 def _default(f: dataclasses.Field[Any], section: Any) -> Any:
@@ -191,14 +279,16 @@ def _flag_name(prefix: str, field: str) -> str:
 def _rebuilt(section: Any, prefix: str, given: Mapping[str, Any]) -> Any:
     changes = {}
     for f, kind in typed_fields(type(section)):
-        name = _flag_name(prefix, f.name)
-        if dataclasses.is_dataclass(kind):
-            old = getattr(section, f.name)
-            new = _rebuilt(old, f"{prefix}{f.name}.", given)
-            if new is not old:
-                changes[f.name] = new
-        elif name in given:
-            changes[f.name] = given[name]
+        name, old = _flag_name(prefix, f.name), getattr(section, f.name)
+        table = options(f)
+        if table is not None:
+            new = _chosen(old, name, table, given)
+        elif dataclasses.is_dataclass(kind):
+            new = _rebuilt(old, f"{name}.", given)
+        else:
+            new = given.get(name, old)
+        if new is not old:
+            changes[f.name] = new
     if not changes:
         return section
     changes = {**_unused_defaults(section, changes), **changes}
@@ -206,6 +296,27 @@ def _rebuilt(section: Any, prefix: str, given: Mapping[str, Any]) -> Any:
         return dataclasses.replace(section, **changes)
     except ValueError as error:
         raise app.UsageError(f"{_blamed(error, prefix, given)}: {error}") from error
+
+
+def _chosen(
+    old: Any, name: str, table: Mapping[str, Any], given: Mapping[str, Any]
+) -> Any:
+    """The named option, else the old one, with the settings that are given."""
+    choice = given.get(name)
+    if choice is not None and choice not in table:
+        said = not_one_of(name, choice, sorted(table))
+        raise app.UsageError(f"--{name}={choice}: {said}")
+    part = old if choice is None else table[choice]
+    has = lambda option: {leaf.name for leaf in _inside(name, type(option))}
+    for flag in given:
+        if flag.startswith(f"{name}.") and flag not in has(part):
+            owners = [other for other, option in table.items() if flag in has(option)]
+            raise app.UsageError(
+                f"--{flag}={_text(given[flag])}: {name}={part.name} has no"
+                f" {flag.removeprefix(f'{name}.')}; {', '.join(owners)}"
+                f" {'has' if len(owners) == 1 else 'have'} it"
+            )
+    return _rebuilt(part, f"{name}.", given)
 
 
 def _unused_defaults(section: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -221,18 +332,29 @@ def _unused_defaults(section: Any, changes: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _blamed(error: ValueError, prefix: str, given: Mapping[str, Any]) -> str:
-    """The given flags of a section whose fields an error mentions, else all."""
-    inside = {
-        name: value for name, value in given.items() if f"{name}.".startswith(prefix)
-    }
+    """The given flags of a section whose fields an error mentions, else all.
+
+    A part calls itself by its name, as in clip.low, so the last names are looked for
+    where no path is found.
+    """
+    inside = [name for name in given if f"{name}.".startswith(prefix)]
+
+    def mentioned(pattern: Callable[[str], str]) -> list[str]:
+        return [name for name in inside if re.search(pattern(name), str(error))]
+
+    blamed = mentioned(_path) or mentioned(_last_name) or inside
+    return " ".join(f"--{name}={_text(given[name])}" for name in blamed)
+
+
+def _path(flag: str) -> str:
+    """Matches a flag or an end of it, but not the end of another one."""
+    sections = [rf"({name}\.)?" for name in flag.split(".")[:-1]]
+    return rf"(?<![\w.]){''.join(sections)}{_last_name(flag)}"
+
+
+def _last_name(flag: str) -> str:
     # `task` is mentioned in task=x and task.name=x, but not in task.digits=9.
-    mentioned = {
-        name: value
-        for name, value in inside.items()
-        if re.search(rf"\b{name.rpartition('.')[2]}(\.name)?\b(?!\.\w)", str(error))
-    }
-    blamed = mentioned or inside
-    return " ".join(f"--{name}={_text(value)}" for name, value in blamed.items())
+    return rf"\b{flag.rpartition('.')[2]}(\.name)?\b(?!\.\w)"
 
 
 def _ratio(a: str, b: str) -> float:

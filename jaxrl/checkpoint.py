@@ -151,11 +151,11 @@ def load_params(folder: pathlib.Path, like: Any) -> Any:
         return reader.restore(folder.absolute(), abstract(like))
 
 
-def load_run_params(folder: pathlib.Path, like: Any) -> Any:
-    """Weights of the newest checkpoint in a run folder or its checkpoints/.
+def load_run_params(folder: pathlib.Path, like: Any, step: int | None = None) -> Any:
+    """Weights of a checkpoint in a run folder or its checkpoints/, the newest if None.
 
     Raises:
-      FileNotFoundError: the folder holds no checkpoint.
+      FileNotFoundError: the folder holds no checkpoint, or none of that step.
       ValueError: it holds other weights than `like`, or of other shapes.
     """
     inside = folder / "checkpoints"
@@ -163,7 +163,9 @@ def load_run_params(folder: pathlib.Path, like: Any) -> Any:
     steps = [s for s in _steps(root) if _complete(root / str(s))]
     if not steps:
         raise FileNotFoundError(f"{folder} holds no complete checkpoint")
-    path = (root / str(steps[0]) / "state").absolute()
+    if step is not None and step not in steps:
+        raise FileNotFoundError(f"{folder} holds no complete checkpoint of {step=}")
+    path = (root / str(steps[0] if step is None else step) / "state").absolute()
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
         # A partial restore passes over what only one side has.
         odd = _names(reader.metadata(path).item_metadata.tree["params"]) ^ _names(like)

@@ -6,11 +6,13 @@ built. The `name` of a section is set by the section's own flag: --objective=grp
 """
 
 import dataclasses
-import difflib
 import math
 from typing import Any
 
-from algorithms.methods import METHODS, Method
+from algorithms.method import Method
+from algorithms.methods import METHODS
+from algorithms.parts import choice
+from jaxrl.config_io import not_one_of, option_name
 from models.config import ModelConfig, field
 from models.sampling import SamplingConfig
 
@@ -18,8 +20,7 @@ TASKS = ("arithmetic", "sequence", "reasoning_gym", "jsonl", "parquet", "tfds")
 SEQUENCE_KINDS = ("copy", "reverse", "sort")
 REWARDS = ("exact", "fraction")
 LONG_PROMPTS = ("drop", "error")
-ANCHORS = ("sampler", "rescored")
-SCHEDULES = ("constant", "linear", "cosine")
+SCHEDULES = ("constant", "linear", "cosine", "uba")
 WANDB = ("off", "offline", "online")
 
 
@@ -27,11 +28,7 @@ def _check_choice(section: str, config: Any, **choices: tuple[str, ...]) -> None
     for name, valid in choices.items():
         value = getattr(config, name)
         if value not in valid:
-            near = difflib.get_close_matches(str(value).lower(), valid, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise ValueError(
-                f"{section}{name}={value!r} is not one of {', '.join(valid)}{hint}"
-            )
+            raise ValueError(not_one_of(f"{section}{name}", value, valid))
 
 
 def _check_range(
@@ -121,35 +118,14 @@ class TaskConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class ObjectiveConfig:
-    """Which policy objective, by name, and its numbers."""
-
-    name: str = field("mc_grpo", f"one of {', '.join(sorted(METHODS))}")
-    clip_low: float = field(0.2, "PPO clip: ratio >= 1 - clip_low")
-    clip_high: float = field(0.2, "PPO clip: ratio <= 1 + clip_high")
-    anchor: str = field(
-        "sampler",
-        "policy under the ratio: the sampler's own log-probs, or rescored by the"
-        " trainer's forward pass at the cost of one",
-    )
-
-    def __post_init__(self) -> None:
-        _check_choice("objective.", self, name=tuple(sorted(METHODS)), anchor=ANCHORS)
-        _check_range("objective.", self, 0, 1, "clip_low")
-        _check_range("objective.", self, 0, 1e6, "clip_high")
-
-    @property
-    def method(self) -> Method:
-        """The parts that the name stands for."""
-        return METHODS[self.name]
-
-
-@dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
     """AdamW on float32 weights."""
 
     learning_rate: float = field(1e-3, "peak step size")
     schedule: str = field("constant", f"after warm-up, one of {', '.join(SCHEDULES)}")
+    phi: float = field(
+        1.0, "uba: 2 is cosine, and the smaller the longer the rate stays high"
+    )
     warmup: int = field(0, "updates of linear warm-up")
     scale_batch: int = field(
         0, "0, or the batch at which learning_rate holds: it grows with sqrt(batch)"
@@ -167,6 +143,7 @@ class OptimizerConfig:
         )
         _check_range("optimizer.", self, 0, 0.999999, "b1", "b2")
         _check_range("optimizer.", self, 1e-30, 1.0, "eps")
+        _check_range("optimizer.", self, 1e-3, 1e3, "phi")
         _check_range("optimizer.", self, 1e-30, 1e3, "learning_rate")
         _check_range("optimizer.", self, 1e-30, 1e30, "max_grad_norm")
 
@@ -255,7 +232,9 @@ class Config:
     wandb: str = field("off", f"mirror to wandb: {', '.join(WANDB)}", free=True)
     task: TaskConfig = _section(TaskConfig)
     model: ModelConfig = _section(ModelConfig)
-    objective: ObjectiveConfig = _section(ObjectiveConfig)
+    objective: Method = choice(
+        METHODS, METHODS["mc_grpo"], "policy objective, a row of METHODS.md"
+    )
     sampling: SamplingConfig = _section(SamplingConfig)
     optimizer: OptimizerConfig = _section(OptimizerConfig)
     warmstart: WarmstartConfig = _section(WarmstartConfig)
@@ -264,6 +243,7 @@ class Config:
 
     def __post_init__(self) -> None:
         _check_choice("", self, wandb=WANDB)
+        option_name("objective", self.objective, METHODS)
         names = ("problems", "rollouts", "updates", "new_tokens", "epochs")
         _check_range("", self, 1, 1e9, *names, "minibatches", "microbatches")
         _check_range("", self, 1, 1e9, "save_every", "keep_last")
@@ -284,16 +264,17 @@ class Config:
             )
 
     def _check_group(self) -> None:
-        method = self.objective.method
-        if method.needs_group and self.rollouts < 2:
+        method = self.objective
+        if method.baseline.needs_group and self.rollouts < 2:
             raise ValueError(
-                f"rollouts={self.rollouts} gives objective={self.objective.name}"
-                " nothing to compare a rollout with; it needs at least 2"
+                f"rollouts={self.rollouts} gives objective.baseline="
+                f"{method.baseline.name} nothing to compare a rollout with; it needs"
+                " at least 2"
             )
-        if method.extra_rollouts and self.group % 2 == 0:
+        if method.drops_median and self.group % 2 == 0:
             raise ValueError(
                 f"rollouts={self.rollouts} makes a group of {self.group} for"
-                f" objective={self.objective.name}, whose median needs an odd"
+                f" objective={method.name}, whose median needs an odd"
                 " group: use an even number of rollouts"
             )
 
@@ -319,7 +300,7 @@ class Config:
     @property
     def group(self) -> int:
         """G, rollouts sampled per problem: n and what the method adds to it."""
-        return self.rollouts + self.objective.method.extra_rollouts
+        return self.rollouts + self.objective.keep.extra
 
     @property
     def batch(self) -> int:

@@ -7,7 +7,16 @@ replays or skips a stream, because no stream is consumed in order.
 import jax
 import numpy as np
 
-PURPOSES = ("weights", "sample", "shuffle", "evaluate", "warmstart", "order")
+# A purpose's place is part of every address: new ones go to the end.
+PURPOSES = (
+    "weights",
+    "sample",
+    "shuffle",
+    "evaluate",
+    "warmstart",
+    "order",
+    "resample",
+)
 
 
 def key(seed: int, purpose: str, *coordinates: int | jax.Array) -> jax.Array:

@@ -6,17 +6,19 @@ microbatches and devices are memory knobs and never change a number.
 """
 
 from collections.abc import Callable
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from algorithms import keep, objective
+from algorithms import anchors, diagnostics, keeps, objective
+from algorithms import groups as groups_lib
 from jaxrl import keys, optimizer
+from jaxrl import rows as rows_lib
 from jaxrl.config import Config
-from jaxrl.types import Rollouts, TrainState
-from models import transformer
+from jaxrl.types import Average, Rollouts, TrainState
 
 Metrics = dict[str, jax.Array]
 
@@ -27,26 +29,44 @@ Learn = Callable[
 ]
 
 
-class _Rows(NamedTuple):
-    """What updates read, split by problem; G here counts trained rollouts only."""
+class Passes(NamedTuple):
+    """Forward passes that a round's updates take beside their own, in rollouts."""
 
-    prompt_PS: jax.Array
-    prompt_mask_PS: jax.Array
-    tokens_PGT: jax.Array
-    mask_PGT: jax.Array
-    logo_PGT: jax.Array
-    weight_PGT: jax.Array
-    adv_PG: jax.Array
+    sampled: int
+    trained: int
+
+
+def passes(config: Config) -> Passes:
+    """How often all sampled and all trained rollouts are scored in a round.
+
+    For an anchor or a reference that is not the sampler, and where a gate compares
+    the rows of an update that is split.
+    """
+    method = config.objective
+    reference = method.kl.needs_reference
+    trained = int(method.anchor.source == "start")
+    trained += config.epochs * int(method.anchor.source == "average")
+    trained += config.epochs * int(_gates_first(config))
+    trained += int(reference and not method.kl.in_reward)
+    return Passes(int(reference and method.kl.in_reward), trained)
 
 
 def init_state(params: Any, config: Config) -> TrainState:
     """State before the first update."""
+    method = config.objective
+    # Copies, since the first update gives up the buffers of `params`.
+    copy = lambda: jax.tree.map(jnp.copy, params)
+    average = None
+    if method.anchor.source == "average":
+        average = Average(params=copy(), count=jnp.float32(1))
     return TrainState(
         params=params,
         opt_state=optimizer.make(config.optimizer).init(params),
         step=jnp.int32(0),
         skipped=jnp.int32(0),
         nonfinite=jnp.int32(0),
+        reference=copy() if method.kl.needs_reference else None,
+        average=average,
     )
 
 
@@ -57,25 +77,22 @@ def make_learn(config: Config) -> Learn:
     def learn(
         state: TrainState, rollouts: Rollouts, reward_PG: jax.Array, round: jax.Array
     ) -> tuple[TrainState, Metrics, jax.Array]:
-        valid_PG = jnp.isfinite(reward_PG)
-        adv = objective.advantages(config.objective.method, reward_PG, valid_PG)
-        index_PG = keep.pack(adv.keep_PG, config.rollouts)
-        rows = _rows(config, rollouts, adv, index_PG)
-        if config.objective.anchor == "rescored":
-            rows = rows._replace(logo_PGT=_rescore(config, state.params, rows))
+        adv, index_PG, rows = _prepare(config, state, rollouts, reward_PG)
         order = _order(config, round)
 
-        def update(state: TrainState, parts: jax.Array) -> tuple[TrainState, Metrics]:
-            grads, loss, sums = _gradient(config, state.params, rows, parts)
-            signal = jnp.any(
-                jnp.abs(rows.weight_PGT * rows.adv_PG[..., None])[parts] > 0
-            )
-            return _apply(config, tx, state, grads, signal, {"loss": loss, **sums})
+        def update(
+            state: TrainState, at: tuple[jax.Array, jax.Array]
+        ) -> tuple[TrainState, Metrics]:
+            parts, lag = at
+            grads, loss, sums = _gradient(config, state, rows, parts, lag)
+            signal = _signal(config, rows, parts)
+            figures = {"loss": loss, **diagnostics.summarise(sums)}
+            return _apply(config, tx, state, grads, signal, figures)
 
-        state, metrics = jax.lax.scan(update, state, order)
-        batch = _batch_metrics(rollouts, reward_PG, valid_PG, adv)
-        width = order.shape[0]
-        spread = lambda x: jnp.broadcast_to(x[None], (width, *x.shape))
+        lags = jnp.arange(order.shape[0])
+        state, metrics = jax.lax.scan(update, state, (order, lags))
+        batch = _batch_metrics(rollouts, reward_PG, adv)
+        spread = lambda x: jnp.broadcast_to(x[None], (order.shape[0], *x.shape))
         metrics |= jax.tree.map(spread, batch)
         slot_G = jnp.arange(reward_PG.shape[1])
         trained_PG = jnp.any(index_PG[:, :, None] == slot_G[None, None], axis=1)
@@ -84,28 +101,59 @@ def make_learn(config: Config) -> Learn:
     return learn
 
 
-def _rows(
-    config: Config, rollouts: Rollouts, adv: objective.Advantages, index_PG: jax.Array
-) -> _Rows:
-    """Gathers the rollouts that updates see and weighs their tokens, once."""
-    pick = lambda x_PG: jnp.take_along_axis(x_PG, index_PG, axis=1)
-    pick3 = lambda x_PGT: jnp.take_along_axis(x_PGT, index_PG[..., None], axis=1)
-    mask_PGT, keep_PG = pick3(rollouts.mask_PGT), pick(adv.keep_PG)
-    P, G, T = mask_PGT.shape
-    weight_NT = config.objective.method.aggregate(
-        mask_PGT.reshape(P * G, T), keep_PG.reshape(P * G), config.new_tokens
+# (state, rollouts, reward_PG, lag) -> (gradient, metrics)
+Gradient = Callable[[TrainState, Rollouts, jax.Array, jax.Array], tuple[Any, Metrics]]
+
+
+def make_gradient(config: Config) -> Gradient:
+    """Returns gradient(...), pure: that of a whole batch as one update, not taken.
+
+    `lag` is the number of updates between the policy that sampled and state.params.
+    """
+    whole = dataclasses.replace(config, epochs=1, minibatches=1)
+
+    def gradient(
+        state: TrainState, rollouts: Rollouts, reward_PG: jax.Array, lag: jax.Array
+    ) -> tuple[Any, Metrics]:
+        adv, _, rows = _prepare(whole, state, rollouts, reward_PG)
+        parts = _order(whole, jnp.int32(0))[0]
+        grads, loss, sums = _gradient(whole, state, rows, parts, lag)
+        figures = diagnostics.summarise(sums)
+        batch = _batch_metrics(rollouts, reward_PG, adv)
+        return grads, {"loss": loss, **figures, **batch}
+
+    return gradient
+
+
+def _prepare(
+    config: Config, state: TrainState, rollouts: Rollouts, reward_PG: jax.Array
+) -> tuple[objective.Advantages, jax.Array, rows_lib.Rows]:
+    """Advantages, the slots that updates see, and their rows."""
+    adv = advantages(config, state, rollouts, reward_PG)
+    index_PG = keeps.pack(adv.keep_PG, config.rollouts)
+    rows = rows_lib.gather(config, rollouts, adv, index_PG)
+    return adv, index_PG, rows_lib.with_scores(config, state, rows)
+
+
+def advantages(
+    config: Config, state: TrainState, rollouts: Rollouts, reward_PG: jax.Array
+) -> objective.Advantages:
+    """Advantages of the whole batch."""
+    method = config.objective
+    clusters = method.transform.needs_clusters
+    groups = groups_lib.of(
+        reward_PG,
+        jnp.isfinite(reward_PG),
+        length_PG=jnp.sum(rollouts.mask_PGT, axis=-1),
+        ended_PG=rollouts.ended_PG,
+        limit=config.new_tokens,
+        cluster_PG=rows_lib.clusters(rollouts) if clusters else None,
     )
-    return _Rows(
-        prompt_PS=rollouts.prompt_PS,
-        prompt_mask_PS=rollouts.prompt_mask_PS,
-        tokens_PGT=pick3(rollouts.tokens_PGT),
-        mask_PGT=mask_PGT,
-        logo_PGT=pick3(rollouts.logp_PGT),
-        # Weights are shares of the whole batch. An update sees one minibatch of it,
-        # and should be as large as if that were all there is.
-        weight_PGT=weight_NT.reshape(P, G, T) * config.minibatches,
-        adv_PG=pick(adv.adv_PG),
-    )
+    if not method.kl.in_reward:
+        return objective.advantages(method, groups)
+    logref_PGT = rows_lib.score(config, state.reference, rollouts)
+    cost_PG = method.kl.cost(rollouts.logp_PGT, logref_PGT, rollouts.mask_PGT)
+    return objective.advantages(method, groups, cost_PG)
 
 
 def _order(config: Config, round: jax.Array) -> jax.Array:
@@ -129,55 +177,68 @@ def _order(config: Config, round: jax.Array) -> jax.Array:
     return order.reshape(config.updates_per_round, config.microbatches, -1)
 
 
-def _logprobs(config: Config, params: Any, rows: _Rows) -> jax.Array:
-    P, G, T = rows.tokens_PGT.shape
-    logp_NT = transformer.completion_logprobs(
-        params,
-        config.model,
-        rows.prompt_PS,
-        rows.prompt_mask_PS,
-        rows.tokens_PGT.reshape(P * G, T),
-        rows.mask_PGT.reshape(P * G, T),
-        config.sampling.temperature,
-    )
-    return logp_NT.reshape(P, G, T)
+def _gates_first(config: Config) -> bool:
+    """Whether gates must be known for a whole update before its gradient is taken."""
+    return config.objective.gate.compares_rows and config.microbatches > 1
 
 
-def _take(rows: _Rows, part: jax.Array) -> _Rows:
-    return jax.tree.map(lambda x: x[part], rows)
+def _anchor(config: Config, state: TrainState, rows: rows_lib.Rows) -> jax.Array:
+    """The anchor's log-probabilities of an update's rows, [P, G, T]."""
+    if state.average is None:
+        return rows.logo_PGT
+    return jax.lax.stop_gradient(rows_lib.logprobs(config, state.average.params, rows))
 
 
-def _rescore(config: Config, params: Any, rows: _Rows) -> jax.Array:
-    """Log-probabilities of all rows under the policy as it is before any update."""
-    P = rows.prompt_PS.shape[0]
-    parts = jnp.arange(P).reshape(-1, config.minibatches * config.microbatches).T
-    score = lambda part: _logprobs(config, params, _take(rows, part))
-    logo = jax.lax.map(score, parts)
-    return logo.swapaxes(0, 1).reshape(rows.logo_PGT.shape)
+def _decided(
+    config: Config,
+    state: TrainState,
+    rows: rows_lib.Rows,
+    parts: jax.Array,
+    lag: jax.Array,
+) -> rows_lib.Rows:
+    """The rows with the gates of one update's problems, `parts`, decided together."""
+
+    def one(part: jax.Array) -> tuple[jax.Array, jax.Array]:
+        some = rows_lib.take(rows, part)
+        logp = rows_lib.logprobs(config, state.params, some)
+        return logp, _anchor(config, state, some)
+
+    merged = parts.reshape(-1)
+    logp, logo = jax.lax.map(one, parts)
+    join = lambda x: x.reshape(merged.shape[0], *x.shape[2:])
+    batch = rows_lib.batch(rows_lib.take(rows, merged), join(logo), lag)
+    gate_NT = objective.gates(config.objective, rows_lib.flat(join(logp)), batch)
+    gate_PGT = jnp.ones_like(rows.weight_PGT)
+    gate = gate_NT.reshape(merged.shape[0], *gate_PGT.shape[1:])
+    return rows._replace(gate_PGT=gate_PGT.at[merged].set(gate))
 
 
 def _gradient(
-    config: Config, params: Any, rows: _Rows, parts: jax.Array
+    config: Config,
+    state: TrainState,
+    rows: rows_lib.Rows,
+    parts: jax.Array,
+    lag: jax.Array,
 ) -> tuple[Any, jax.Array, Metrics]:
     """Gradient, loss and metric sums over `parts`, one microbatch alive at a time."""
-    method = config.objective.method
-    gate = method.gate(config.objective.clip_low, config.objective.clip_high)
+    method = config.objective
+    if _gates_first(config):
+        rows = _decided(config, state, rows, parts, lag)
 
     def loss(params: Any, part: jax.Array) -> tuple[jax.Array, Metrics]:
-        some = _take(rows, part)
-        flat = lambda x: x.reshape(-1, x.shape[-1])
-        batch = objective.Batch(
-            adv_N=some.adv_PG.reshape(-1),
-            weight_NT=flat(some.weight_PGT),
-            logo_NT=flat(some.logo_PGT),
-            mask_NT=flat(some.mask_PGT),
-        )
-        return objective.loss(
-            method, gate, flat(_logprobs(config, params, some)), batch
-        )
+        some = rows_lib.take(rows, part)
+        batch = rows_lib.batch(some, _anchor(config, state, some), lag)
+        gate_NT = None if some.gate_PGT is None else rows_lib.flat(some.gate_PGT)
+        if not method.entropy.exact:
+            logp_NT = rows_lib.flat(rows_lib.logprobs(config, params, some))
+            return objective.loss(method, logp_NT, batch, gate_NT=gate_NT)
+        both = rows_lib.logprobs_and_entropy(config, params, some)
+        logp_NT, entropy_NT = map(rows_lib.flat, both)
+        return objective.loss(method, logp_NT, batch, entropy_NT, gate_NT)
 
     def one(part: jax.Array) -> tuple[Any, jax.Array, Metrics]:
-        (value, sums), grads = jax.value_and_grad(loss, has_aux=True)(params, part)
+        grad = jax.value_and_grad(loss, has_aux=True)
+        (value, sums), grads = grad(state.params, part)
         return grads, value, sums
 
     if parts.shape[0] == 1:
@@ -187,13 +248,22 @@ def _gradient(
     return jax.lax.scan(add, like, parts)[0]
 
 
+def _signal(config: Config, rows: rows_lib.Rows, parts: jax.Array) -> jax.Array:
+    """Whether an update's rows say anything at all."""
+    method = config.objective
+    if (method.kl.active and not method.kl.in_reward) or method.entropy.active:
+        return jnp.any(rows.weight_PGT[parts] > 0)
+    pull_PGT = rows.weight_PGT * rows.adv_PG[..., None]
+    return jnp.any(jnp.abs(pull_PGT[parts]) > 0)
+
+
 def _apply(
     config: Config,
     tx: optax.GradientTransformation,
     state: TrainState,
     grads: Any,
     signal: jax.Array,
-    sums: Metrics,
+    figures: Metrics,
 ) -> tuple[TrainState, Metrics]:
     """One optimizer update, or none where the gradient is not finite or says nothing.
 
@@ -207,53 +277,69 @@ def _apply(
     rate = optimizer.learning_rate(config, state.step)
     direction, opt_state = tx.update(grads, state.opt_state, state.params)
     params = jax.tree.map(lambda p, d: p - rate * d, state.params, direction)
-    chosen = jax.tree.map(
+    average = _averaged(config, state.average, params, figures["active"])
+    params, opt_state, average = jax.tree.map(
         lambda new, old: jnp.where(go, new, old),
-        (params, opt_state),
-        (state.params, state.opt_state),
+        (params, opt_state, average),
+        (state.params, state.opt_state, state.average),
     )
-    state = TrainState(
-        params=chosen[0],
-        opt_state=chosen[1],
+    state = dataclasses.replace(
+        state,
+        params=params,
+        opt_state=opt_state,
         step=state.step + 1,
         skipped=state.skipped + ~go,
         nonfinite=state.nonfinite + ~finite,
+        average=average,
     )
-    weight = jnp.maximum(sums["weight"], 1e-30)
     return state, {
         "step": state.step,
-        "loss": sums["loss"],
         "grad_norm": norm,
         "learning_rate": rate,
-        "log_ratio": sums["log_ratio"] / weight,
-        "log_ratio_sq": sums["log_ratio_sq"] / weight,
-        "gated": sums["gated"] / weight,
-        "entropy": sums["surprisal"] / jnp.maximum(sums["tokens"], 1.0),
+        **figures,
         "skipped": state.skipped,
         "nonfinite": state.nonfinite,
     }
 
 
+def _averaged(
+    config: Config, average: Average | None, params: Any, active: jax.Array
+) -> Average | None:
+    """The average with newer weights, or those alone if too little is active."""
+    anchor = config.objective.anchor
+    if average is None or not isinstance(anchor, anchors.Ewma):
+        return None
+    restart = active < anchor.reset
+    count = jnp.where(restart, 1.0, 1.0 + anchor.beta * average.count)
+    moved = jax.tree.map(
+        lambda a, p: jnp.where(restart, p, a + (p - a) / count), average.params, params
+    )
+    return Average(params=moved, count=count)
+
+
 def _batch_metrics(
-    rollouts: Rollouts,
-    reward_PG: jax.Array,
-    valid_PG: jax.Array,
-    adv: objective.Advantages,
+    rollouts: Rollouts, reward_PG: jax.Array, adv: objective.Advantages
 ) -> Metrics:
     """Metrics of the batch as sampled, before any update."""
+    valid_PG = jnp.isfinite(reward_PG)
     scored = jnp.maximum(jnp.sum(valid_PG), 1)
     reward_PG = jnp.where(valid_PG, reward_PG, 0.0)
     mean = jnp.sum(reward_PG) / scored
     square_PG = jnp.where(valid_PG, jnp.square(reward_PG - mean), 0.0)
     length_PG = jnp.sum(rollouts.mask_PGT, axis=-1)
+    share = lambda flag: jnp.mean(flag.astype(jnp.float32))
     return {
         "reward": mean,
         "reward_std": jnp.sqrt(jnp.sum(square_PG) / scored),
         "correct": jnp.sum(valid_PG & (reward_PG >= 1)) / scored,
         "length": jnp.mean(length_PG.astype(jnp.float32)),
-        "truncated": jnp.mean((~rollouts.ended_PG).astype(jnp.float32)),
+        "truncated": share(~rollouts.ended_PG),
         "unscored": jnp.sum(~valid_PG),
-        "constant_groups": jnp.mean(adv.constant_P.astype(jnp.float32)),
+        "constant_groups": share(adv.constant_P),
+        "silent_groups": share(adv.silent_P),
+        "advantage_raw": adv.raw_max,
+        "advantage_high": jnp.max(adv.adv_PG),
+        "advantage_low": jnp.min(adv.adv_PG),
         "advantage_max": jnp.max(jnp.abs(adv.adv_PG)),
-        "scale_fallback": jnp.mean(adv.fallback_P.astype(jnp.float32)),
+        "scale_fallback": share(adv.fallback_P),
     }

@@ -94,15 +94,38 @@ def _int64(x: np.ndarray) -> np.ndarray:
     return np.asarray(x, np.int64)
 
 
+def scoring(
+    model: ModelConfig,
+    prompt_P: np.ndarray,
+    length_PG: np.ndarray,
+    scored_PG: np.ndarray,
+    passes: int,
+) -> Ledger:
+    """Cost of log-probabilities beside those of an update's own forward pass.
+
+    Args:
+      model: the decoder.
+      prompt_P: int, prompt lengths.
+      length_PG: int, completion lengths.
+      scored_PG: bool, rollouts that were scored.
+      passes: forward passes over them, whatever the policy.
+    """
+    prompt_P, length_PG = _int64(prompt_P), _int64(length_PG)
+    shape = _teacher_forced(prompt_P, length_PG, scored_PG)
+    return Ledger(
+        scored_tokens=passes * int(length_PG[scored_PG].sum()),
+        flops_score=passes * flops.forward(model, *shape),
+    )
+
+
 def updating(
     model: ModelConfig,
     prompt_P: np.ndarray,
     length_PG: np.ndarray,
     trained_PG: np.ndarray,
     epochs: int,
-    scored: bool,
 ) -> Ledger:
-    """Cost of a batch's updates, and of scoring it first where the anchor asks.
+    """Cost of a batch's updates.
 
     Args:
       model: the decoder.
@@ -110,17 +133,14 @@ def updating(
       length_PG: int, completion lengths.
       trained_PG: bool, rollouts that updates saw; the others are discarded.
       epochs: passes over the batch.
-      scored: whether anchor log-probabilities were computed for trained rollouts.
     """
     prompt_P, length_PG = _int64(prompt_P), _int64(length_PG)
     shape = _teacher_forced(prompt_P, length_PG, trained_PG)
     trained = int(length_PG[trained_PG].sum())
     forward = flops.forward(model, *shape)
     return Ledger(
-        scored_tokens=trained if scored else 0,
         trained_tokens=epochs * trained,
         discarded_tokens=int(length_PG.sum()) - trained,
-        flops_score=forward if scored else 0,
         flops_train=epochs * (forward + flops.backward(model, *shape)),
         flops_recompute=epochs * flops.recompute(model, *shape),
     )

@@ -35,7 +35,9 @@ def learning_rate(config: Config, step: jax.Array) -> jax.Array:
     """Step size of the update that follows `step` updates, float32.
 
     Linear warm-up over `warmup` updates, which reaches the peak at its last one,
-    then constant, or down to 0 at the run's end along a line or half a cosine.
+    then constant, or down to 0 at the run's end along a line, half a cosine, or the
+    unified budget-aware curve 2 c / (2 phi + (2 - phi) c), c twice that cosine's height
+    (known to us from a third-party statement of the formula).
     `scale_batch` multiplies the peak by sqrt(batch / scale_batch).
     """
     cfg = config.optimizer
@@ -46,9 +48,11 @@ def learning_rate(config: Config, step: jax.Array) -> jax.Array:
     rise = jnp.minimum((done + 1) / max(cfg.warmup, 1), 1.0)
     span = max(config.updates - cfg.warmup, 1)
     left = 1 - jnp.clip((done - cfg.warmup) / span, 0.0, 1.0)
+    cosine = 0.5 * (1 - jnp.cos(jnp.pi * left))
     fall = {
         "constant": jnp.ones_like(left),
         "linear": left,
-        "cosine": 0.5 * (1 - jnp.cos(jnp.pi * left)),
+        "cosine": cosine,
+        "uba": 2 * cosine / (cfg.phi + (2 - cfg.phi) * cosine),
     }
     return peak * rise * fall[cfg.schedule]

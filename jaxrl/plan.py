@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 
-from jaxrl import ledger
+from jaxrl import learn, ledger
 from jaxrl.config import Config
 from jaxrl.tasks.base import Task
 from models import memory, params, transformer
@@ -20,9 +20,10 @@ class Plan:
       prompt_width: S, the padded prompt width.
       rows_sampled: rollouts of a batch.
       rows_trained: rollouts that updates see.
-      prompt_tokens: most prompt tokens a batch prefills.
-      new_tokens: most completion tokens a batch samples.
-      cost: ledger of a round whose completions all run to the limit.
+      prompt_tokens: most prompt tokens a round prefills.
+      new_tokens: most completion tokens a round samples.
+      cost: ledger of a round that refills as often as it may and whose completions all
+        run to the limit.
       state_bytes: weights and optimizer.
       sample_bytes: peak of the sampling step.
       learn_bytes: peak of the learning step.
@@ -65,15 +66,19 @@ def predict(config: Config, task: Task) -> Plan:
     length_PG = np.full((P, config.group), T)
     trained_PG = np.arange(config.group)[None] < np.full((P, 1), config.rollouts)
     prompt_P = np.full(P, task.train.mask_PS.sum(axis=1).max())
-    cost = ledger.sampling(model, prompt_P, length_PG) + ledger.updating(
-        model,
-        prompt_P,
-        length_PG,
-        trained_PG,
-        config.epochs,
-        config.objective.anchor == "rescored",
+    batch, passes = (model, prompt_P, length_PG), learn.passes(config)
+    phases = 1 + config.objective.refills
+    again = ledger.Ledger(discarded_tokens=(phases - 1) * int(length_PG.sum()))
+    cost = (
+        sum((ledger.sampling(*batch) for _ in range(phases)), again)
+        + ledger.scoring(*batch, np.ones_like(trained_PG), passes.sampled)
+        + ledger.scoring(*batch, trained_PG, passes.trained)
+        + ledger.updating(*batch, trained_PG, config.epochs)
     )
     weights = 4 * count // (config.mesh.fsdp * config.mesh.tensor)
+    # Weights that the objective keeps beside those that are trained.
+    copies = int(config.objective.kl.needs_reference)
+    copies += int(config.objective.anchor.source == "average")
     rows = config.mesh.data * config.mesh.fsdp
     parts = config.minibatches * config.microbatches
     part_prompts = P // parts // rows
@@ -93,12 +98,12 @@ def predict(config: Config, task: Task) -> Plan:
         prompt_width=S,
         rows_sampled=P * config.group,
         rows_trained=config.batch,
-        prompt_tokens=int(prompt_P.sum()),
-        new_tokens=P * config.group * T,
+        prompt_tokens=phases * int(prompt_P.sum()),
+        new_tokens=phases * P * config.group * T,
         cost=cost,
-        state_bytes=3 * weights,
-        sample_bytes=weights + cache + prefill + logits + batch_bytes,
-        learn_bytes=3 * weights + grads + activations + batch_bytes,
+        state_bytes=(3 + copies) * weights,
+        sample_bytes=(1 + copies) * weights + cache + prefill + logits + batch_bytes,
+        learn_bytes=(3 + copies) * weights + grads + activations + batch_bytes,
     )
 
 
@@ -116,6 +121,7 @@ def text(config: Config, task: Task) -> str:
     p = predict(config, task)
     model, cost = config.model, p.cost
     update = cost.flops_score + cost.flops_train + cost.flops_recompute
+    phases = 1 + config.objective.refills
     lines = [
         f"task            {task.name}: {len(task.train)} training and"
         f" {len(task.heldout)} held-out problems,"
@@ -129,7 +135,8 @@ def text(config: Config, task: Task) -> str:
         f" {config.mesh.tensor}; {jax.device_count()} {jax.devices()[0].platform}"
         " device(s) present",
         f"round           {config.problems} problems x {config.group} rollouts ="
-        f" {p.rows_sampled} completions, {p.rows_trained} reach the optimizer",
+        f" {p.rows_sampled} completions, {p.rows_trained} reach the optimizer"
+        + (f"; sampled up to {phases} times over to fill up" if phases > 1 else ""),
         f"updates         {config.updates} in {config.rounds} rounds:"
         f" {config.epochs} epoch(s) x {config.minibatches} minibatch(es) x"
         f" {config.microbatches} microbatch(es)",

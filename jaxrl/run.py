@@ -9,18 +9,19 @@ import contextlib
 import dataclasses
 import math
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from algorithms import allocation
 from jaxrl import data, keys, learn, ledger, rollout, schema
 from jaxrl.config import Config
 from jaxrl.evaluate import Evaluate, Evaluation, make_evaluate
 from jaxrl.ledger import Ledger
 from jaxrl.tasks.base import Task
-from jaxrl.types import TrainState
+from jaxrl.types import Rollouts, TrainState
 from models import sharding
 
 
@@ -58,6 +59,22 @@ class Host:
     def restore(cls, value: dict[str, Any]) -> "Host":
         """From what `dataclasses.asdict` gave."""
         return cls(**(value | {"ledger": Ledger(**value["ledger"])}))
+
+
+class Scored(NamedTuple):
+    """Rollouts of a sampling phase with their rewards.
+
+    Attributes:
+      rollouts: on the devices.
+      reward_PG: float32, NaN where there is none.
+      prompt_P: int, prompt lengths.
+      length_PG: int, completion lengths.
+    """
+
+    rollouts: Rollouts
+    reward_PG: np.ndarray
+    prompt_P: np.ndarray
+    length_PG: np.ndarray
 
 
 class Run:
@@ -110,68 +127,99 @@ class Run:
         return self.host.round * self.config.updates_per_round
 
     def round(self) -> tuple[list[dict[str, Any]], int]:
-        """One sampling phase and its updates: metric rows, and tokens handled."""
+        """One round: a metric row for each of its updates, and tokens sampled."""
+        host, before = self.host, self.host.ledger
+        # 1. to 3. Choose, sample and score, again while groups say too little.
+        scored = [self._draw(0)]
+        while self._lacks(scored) and len(scored) <= self.config.objective.refills:
+            scored.append(self._draw(len(scored)))
+        batch = self._fill(scored)
+        # 4. Learn.
+        with self.phase("learn"):
+            self.state, metrics, trained_PG = self._learn(
+                self.state,
+                batch.rollouts,
+                jax.device_put(batch.reward_PG, self._rows),
+                jnp.int32(host.round),
+            )
+            metrics, trained_PG = jax.device_get((metrics, trained_PG))
+        # 5. Record.
+        self._charge_updates(batch, trained_PG)
+        host.ledger += Ledger(
+            discarded_tokens=sum(int(s.length_PG.sum()) for s in scored)
+            - int(batch.length_PG.sum())
+        )
+        host.round += 1
+        rows = self._metric_rows(metrics, len(scored))
+        return rows, host.ledger.generated_tokens - before.generated_tokens
+
+    def _draw(self, phase: int) -> Scored:
+        """Steps 1 to 3: new problems, completions of each, and their rewards."""
         config, task, host = self.config, self._task, self.host
-        # 1. Choose problems.
         index_P, host.position = data.take(
             config.seed, host.position, config.problems, len(task.train)
         )
         place = lambda x: jax.device_put(x[index_P], self._rows)
         prompts = (place(task.train.prompt_PS), place(task.train.mask_PS))
-        # 2. Sample completions of each.
+        # A problem that comes again within a round must not draw the same again.
+        address = ("resample", host.round, phase) if phase else ("sample", host.round)
         with self.phase("sample"):
             rollouts = self._sample(
                 self.state.params,
                 *prompts,
                 place(task.train.id_P),
-                keys.key(config.seed, "sample", host.round),
+                keys.key(config.seed, *address),
             )
             tokens, mask = jax.device_get((rollouts.tokens_PGT, rollouts.mask_PGT))
-        # 3. Score them.
         with self.phase("score"):
             reward_PG = task.score(task.train, index_P, tokens, mask)
-        # 4. Learn.
-        with self.phase("learn"):
-            self.state, metrics, trained_PG = self._learn(
-                self.state,
-                rollouts,
-                jax.device_put(np.asarray(reward_PG, np.float32), self._rows),
-                jnp.int32(host.round),
-            )
-            metrics, trained_PG = jax.device_get((metrics, trained_PG))
-        # 5. Record.
-        length_PG = mask.sum(axis=-1)
         prompt_P = task.train.mask_PS[index_P].sum(axis=-1)
-        rows = self._charge(metrics, prompt_P, length_PG, trained_PG)
-        host.round += 1
-        return rows, int(length_PG.sum())
+        length_PG = mask.sum(axis=-1)
+        host.ledger += ledger.sampling(config.model, prompt_P, length_PG)
+        reward_PG = np.asarray(reward_PG, np.float32)
+        return Scored(rollouts, reward_PG, prompt_P, length_PG)
 
-    def _charge(
-        self,
-        metrics: dict[str, np.ndarray],
-        prompt_P: np.ndarray,
-        length_PG: np.ndarray,
-        trained_PG: np.ndarray,
+    def _lacks(self, scored: list[Scored]) -> bool:
+        """Whether fewer groups than a batch has say something."""
+        said = sum(allocation.informative(s.reward_PG).sum() for s in scored)
+        return bool(said < self.config.problems)
+
+    def _fill(self, scored: list[Scored]) -> Scored:
+        """One batch of what was drawn, groups that say something first."""
+        if len(scored) == 1:
+            return scored[0]
+        merged = jax.tree.map(lambda *x: jnp.concatenate(x), *scored)
+        says_C = allocation.informative(np.asarray(merged.reward_PG))
+        index_P = allocation.fill(says_C, self.config.problems)
+        rollouts, *others = jax.tree.map(lambda x: x[index_P], merged)
+        return Scored(
+            jax.device_put(rollouts, self._rows), *(np.asarray(x) for x in others)
+        )
+
+    def _charge_updates(self, batch: Scored, trained_PG: np.ndarray) -> None:
+        """Adds the round's updates, and what is scored for them, to the ledger."""
+        config, host = self.config, self.host
+        lengths = config.model, batch.prompt_P, batch.length_PG
+        passes = learn.passes(config)
+        everything_PG = np.ones_like(trained_PG)
+        host.ledger += ledger.scoring(*lengths, everything_PG, passes.sampled)
+        host.ledger += ledger.scoring(*lengths, trained_PG, passes.trained)
+        host.ledger += ledger.updating(*lengths, trained_PG, config.epochs)
+
+    def _metric_rows(
+        self, metrics: dict[str, np.ndarray], phases: int
     ) -> list[dict[str, Any]]:
-        """Adds the round to the ledger; a row of plain numbers per update.
+        """A row of plain numbers per update.
 
         Every row of a round carries the ledger at the round's end: its updates are
         one indivisible purchase.
         """
         config, host = self.config, self.host
-        host.ledger += ledger.sampling(config.model, prompt_P, length_PG)
-        host.ledger += ledger.updating(
-            config.model,
-            prompt_P,
-            length_PG,
-            trained_PG,
-            config.epochs,
-            config.objective.anchor == "rescored",
-        )
         spent = {f"ledger/{k}": v for k, v in host.ledger.row().items()}
         rows = []
         for i in range(config.updates_per_round):
-            row = {"step": int(metrics["step"][i]), "round": host.round}
+            row = {"step": int(metrics["step"][i]), "round": host.round - 1}
+            row["phases"] = phases
             row |= {k: v[i].item() for k, v in metrics.items() if k != "step"}
             rows.append(row | spent)
         return rows

@@ -36,25 +36,49 @@ SECONDS = {
 METRICS = {
     "step": "optimizer updates done, 1 at the first row",
     "round": "sampling phase that fed this update, from 0",
+    "phases": "sampling phases that this batch took",
     "reward": "mean reward of the batch's scored rollouts",
     "reward_std": "standard deviation of the same",
     "correct": "share of scored rollouts with reward >= 1",
     "length": "mean completion length, tokens",
     "truncated": "share of rollouts cut at new_tokens",
     "unscored": "rollouts whose reward was missing or not finite",
-    "constant_groups": "share of groups whose rewards are all equal",
+    "constant_groups": "share of groups whose task rewards are all equal",
+    "silent_groups": "share of groups in which no kept rollout has an advantage",
     "loss": "value of the policy objective, to be minimised",
     "grad_norm": "global norm before clipping",
     "learning_rate": "step size of this update",
     "log_ratio": "weighted mean of log ratios to the anchor, nats",
     "log_ratio_sq": "weighted mean of their squares",
-    "gated": "weight share of tokens that the trust region holds",
+    "gated": "weight share of tokens that the trust region holds: advantage not 0,"
+    " gate 0",
+    "gated_up": "the same among tokens of positive advantage",
+    "gated_down": "the same among tokens of negative advantage",
+    "active": "weight share of tokens that neither gate nor correction drops",
+    "correction": "weighted mean of the sampler correction",
+    "k1_sampler": "k1 estimate of KL(sampler || policy), nats a token",
+    "k3_sampler": "k3 estimate of the same",
+    "effective_tokens": "(sum w)^2 / (n sum w^2), w = policy / sampler at each of n"
+    " tokens: the share of them that as many equal weights would be",
+    "effective_rollouts": "the same with w of whole completions",
     "entropy": "mean surprisal of sampled tokens under the policy, nats a token",
-    "advantage_max": "largest |advantage| of the batch",
+    "advantage_raw": "largest |advantage| before transform and cut",
+    "advantage_high": "largest advantage that the update sees",
+    "advantage_low": "smallest advantage that the update sees",
+    "advantage_max": "largest |advantage| of the same",
     "scale_fallback": "share of groups that used the scale's fallback",
     "skipped": "updates skipped so far: not finite, or no signal in the batch",
     "nonfinite": "those of them that were not finite",
     **{f"ledger/{name}": text for name, text in LEDGER.items()},
+}
+
+# In metrics.jsonl as well, where the objective has such a term.
+TERMS = {
+    "kl": "value of the KL term",
+    "k1_reference": "k1 estimate of KL(policy || reference), nats a token",
+    "k3_reference": "k3 estimate of the same",
+    "bonus": "value of the sampled entropy bonus",
+    "full_entropy": "mean entropy of the policy at sampled tokens, nats a token",
 }
 
 TIMING = {
@@ -97,7 +121,7 @@ FILES = {
     "environment.json": "versions, devices, git state, command line; a list, one"
     " entry per attempt",
     "schema.json": "this description",
-    "metrics.jsonl": METRICS,
+    "metrics.jsonl": METRICS | TERMS,
     "timing.jsonl": TIMING,
     "eval.jsonl": EVAL,
     "problems.parquet": PROBLEMS,

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 
+from algorithms import methods
 from jaxrl import checkpoint, config_io, data, keys, learn, plan, runlog, warmstart
 from jaxrl.config import Config
 from jaxrl.progress import Progress
@@ -148,7 +149,9 @@ def train(config: Config, *, quiet: bool = False) -> dict[str, Any]:
     mesh = sharding.make_mesh(config.mesh.shape)
     params_lib.check_divisible(transformer.param_defs(config.model), mesh)
     log = runlog.RunLog(folder, config)
-    progress = Progress(config.updates, config.objective.name, enabled=not quiet)
+    progress = Progress(
+        config.updates, methods.label(config.objective), enabled=not quiet
+    )
     dropped = task.train.dropped + task.heldout.dropped
     if dropped:
         progress.say(f"{dropped} prompts over {config.task.max_prompt} tokens dropped")
@@ -179,8 +182,7 @@ def _start(config: Config, task: Task, mesh: jax.sharding.Mesh, desk: _Desk) -> 
         # Only now: a resumed run has no use for the weights it once started from.
         params, base = starting_params(config, task, params, desk.progress.say)
         host = Host(warmstart=dataclasses.asdict(base) if base else None)
-        # The optimizer starts from zeros, whatever the weights.
-        run = Run(config, task, mesh, dataclasses.replace(state, params=params), host)
+        run = Run(config, task, mesh, learn.init_state(params, config), host)
         desk.log.start(-1)
     else:
         run = Run(config, task, mesh, restored[0], Host.restore(restored[1]))

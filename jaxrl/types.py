@@ -36,6 +36,19 @@ class Rollouts:
 
 
 @struct.dataclass
+class Average:
+    """A running average of weights.
+
+    Attributes:
+      params: float32 weights.
+      count: float32, what the newest weights' share is one over.
+    """
+
+    params: Any
+    count: jax.Array
+
+
+@struct.dataclass
 class TrainState:
     """What the next update depends on, device side.
 
@@ -45,6 +58,8 @@ class TrainState:
       step: int32, updates done, skipped ones included.
       skipped: int32, updates that changed nothing.
       nonfinite: int32, of those, the ones whose gradient was not finite.
+      reference: float32 weights that a KL term pulls towards, or None.
+      average: running average of weights that is the anchor, or None.
     """
 
     params: Any
@@ -52,3 +67,5 @@ class TrainState:
     step: jax.Array
     skipped: jax.Array
     nonfinite: jax.Array
+    reference: Any = None
+    average: Average | None = None

@@ -141,7 +141,6 @@ def _train(
             length_P[index][:, None],
             np.ones((cfg.batch, 1), bool),
             epochs=1,
-            scored=False,
         ).flops
         if done % cfg.every == 0 or done == cfg.steps:
             avg = look(params, done).row["avg"]

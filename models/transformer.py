@@ -380,6 +380,63 @@ def completion_states(
     return jnp.concatenate([last, own], axis=2).reshape(N, T, cfg.width)
 
 
+def entropy(logits: jax.Array) -> jax.Array:
+    """Nats [...] of the distribution that logits [..., V] stand for.
+
+    -sum p log p, and dH / dlogit_a = -p_a (log p_a + H). A logit of -inf has no share
+    in either. Differentiable, in the dtype of the logits.
+    """
+    seen = logits > -jnp.inf
+    # Replaced before any arithmetic: 0 * -inf is NaN, also in a gradient.
+    logits = jnp.where(seen, logits, 0.0)
+    total = jax.nn.logsumexp(logits, axis=-1, keepdims=True, where=seen)
+    # Centred before they are averaged: nothing cancels, however large the logits.
+    logp = jnp.where(seen, logits - total, 0.0)
+    p = jnp.where(seen, jnp.exp(logp), 0.0)
+    return -jnp.sum(p * logp, axis=-1)
+
+
+def _chosen(logits_BV: jax.Array, tokens_B: jax.Array) -> jax.Array:
+    """Log-probability [B] of one token of each row."""
+    chosen = jnp.take_along_axis(logits_BV, tokens_B[:, None], axis=-1)[:, 0]
+    return chosen - jax.nn.logsumexp(logits_BV, axis=-1)
+
+
+def _chosen_and_entropy(
+    logits_BV: jax.Array, tokens_B: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    return _chosen(logits_BV, tokens_B), entropy(logits_BV)
+
+
+def _read_logits(
+    read: Callable[[jax.Array, jax.Array], Any],
+    params: Params,
+    cfg: ModelConfig,
+    x_BD: jax.Array,
+    tokens_B: jax.Array,
+    temperature: jax.Array | float,
+) -> Any:
+    """read(logits_BV, tokens_B), arrays [B], without [B, V] ever being held whole.
+
+    The logits are divided by the temperature, as the sampler does. They are made
+    `cfg.logprob_chunk` positions at a time and made again in the backward pass.
+    """
+
+    @jax.checkpoint
+    def some(part: tuple[jax.Array, jax.Array]) -> Any:
+        x, token = part
+        return read(unembed(params, cfg, x) / temperature, token)
+
+    B, chunk = tokens_B.shape[0], cfg.logprob_chunk
+    if chunk >= B:
+        return some((x_BD, tokens_B))
+    pad = -B % chunk
+    x_BD = jnp.pad(x_BD, ((0, pad), (0, 0))).reshape(-1, chunk, x_BD.shape[-1])
+    tokens_B = jnp.pad(tokens_B, (0, pad)).reshape(-1, chunk)
+    out = jax.lax.map(some, (x_BD, tokens_B))
+    return jax.tree.map(lambda y: y.reshape(-1)[:B], out)
+
+
 def token_logprobs(
     params: Params,
     cfg: ModelConfig,
@@ -389,25 +446,24 @@ def token_logprobs(
 ) -> jax.Array:
     """Log-probability, nats float32 [B], of one token after each hidden state.
 
-    The logits are divided by the temperature, as the sampler does. They are made
-    `cfg.logprob_chunk` positions at a time and made again in the backward pass, so
-    [B, V] is never held whole.
+    The policy is softmax(logits / temperature). At most `cfg.logprob_chunk` rows of
+    logits are held at once, forward and backward.
     """
+    return _read_logits(_chosen, params, cfg, x_BD, tokens_B, temperature)
 
-    @jax.checkpoint
-    def some(part: tuple[jax.Array, jax.Array]) -> jax.Array:
-        x, token = part
-        logits = unembed(params, cfg, x) / temperature
-        chosen = jnp.take_along_axis(logits, token[:, None], axis=-1)[:, 0]
-        return chosen - jax.nn.logsumexp(logits, axis=-1)
 
-    B, chunk = tokens_B.shape[0], cfg.logprob_chunk
-    if chunk >= B:
-        return some((x_BD, tokens_B))
-    pad = -B % chunk
-    x_BD = jnp.pad(x_BD, ((0, pad), (0, 0))).reshape(-1, chunk, x_BD.shape[-1])
-    tokens_B = jnp.pad(tokens_B, (0, pad)).reshape(-1, chunk)
-    return jax.lax.map(some, (x_BD, tokens_B)).reshape(-1)[:B]
+def token_logprobs_and_entropy(
+    params: Params,
+    cfg: ModelConfig,
+    x_BD: jax.Array,
+    tokens_B: jax.Array,
+    temperature: jax.Array | float,
+) -> tuple[jax.Array, jax.Array]:
+    """`token_logprobs`, and the entropy of each position's distribution, float32 [B].
+
+    Both from the same logits, made once.
+    """
+    return _read_logits(_chosen_and_entropy, params, cfg, x_BD, tokens_B, temperature)
 
 
 def completion_logprobs(
@@ -436,13 +492,45 @@ def completion_logprobs(
     Raises:
       ValueError: N is no multiple of P.
     """
+    batch = prompt_PS, prompt_mask_PS, tokens_NT, mask_NT
+    return _completions(token_logprobs, params, cfg, *batch, temperature)
+
+
+def completion_logprobs_and_entropy(
+    params: Params,
+    cfg: ModelConfig,
+    prompt_PS: jax.Array,
+    prompt_mask_PS: jax.Array,
+    tokens_NT: jax.Array,
+    mask_NT: jax.Array,
+    temperature: jax.Array | float = 1.0,
+) -> tuple[jax.Array, jax.Array]:
+    """`completion_logprobs`, and the entropy that each token was drawn with.
+
+    The entropy of all of softmax(logits / temperature), before any filter of the
+    sampler: float32 nats [N, T], differentiable, 0 where the mask is False.
+    """
+    batch = prompt_PS, prompt_mask_PS, tokens_NT, mask_NT
+    return _completions(token_logprobs_and_entropy, params, cfg, *batch, temperature)
+
+
+def _completions(
+    score: Callable[..., Any],
+    params: Params,
+    cfg: ModelConfig,
+    prompt_PS: jax.Array,
+    prompt_mask_PS: jax.Array,
+    tokens_NT: jax.Array,
+    mask_NT: jax.Array,
+    temperature: jax.Array | float,
+) -> Any:
+    """What `score` reads off every completion token, 0 off the mask."""
     chex.assert_rank([prompt_PS, prompt_mask_PS, tokens_NT, mask_NT], 2)
     chex.assert_equal_shape([prompt_PS, prompt_mask_PS])
     chex.assert_equal_shape([tokens_NT, mask_NT])
     chex.assert_type([prompt_mask_PS, mask_NT], bool)
     N, T = tokens_NT.shape
     x_NTD = completion_states(params, cfg, prompt_PS, prompt_mask_PS, tokens_NT)
-    logp = token_logprobs(
-        params, cfg, x_NTD.reshape(N * T, -1), tokens_NT.reshape(-1), temperature
-    )
-    return jnp.where(mask_NT, logp.reshape(N, T), 0.0)
+    x_BD, tokens_B = x_NTD.reshape(N * T, -1), tokens_NT.reshape(-1)
+    out = score(params, cfg, x_BD, tokens_B, temperature)
+    return jax.tree.map(lambda y: jnp.where(mask_NT, y.reshape(N, T), 0.0), out)

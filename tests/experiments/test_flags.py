@@ -1,6 +1,7 @@
 """Tests for experiments/flags.py: values by type, sections, errors, the way back."""
 
 import dataclasses
+import itertools
 import subprocess
 import sys
 
@@ -8,8 +9,11 @@ from absl import app
 from absl import flags as absl_flags
 import pytest
 
+from algorithms.methods import METHODS, Method
+from algorithms.scales import Mad
 from experiments import flags, presets
-from jaxrl.config import Config, ObjectiveConfig, TaskConfig
+from jaxrl.config import Config, TaskConfig
+from jaxrl.config_io import options, typed_fields
 from models.config import ModelConfig, RopeConfig, field
 
 
@@ -39,6 +43,86 @@ class Box:
 
     size: int = field(7, "how large")
     span: Span = dataclasses.field(default_factory=lambda: Span(low=0))
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """Options of a class each: the name is no field."""
+
+    @property
+    def name(self):
+        return type(self).__name__.lower()
+
+
+@dataclasses.dataclass(frozen=True)
+class Off(Rule):
+    """No rule. Not at all."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Clip(Rule):
+    """Cuts; hard.
+
+    More of it.
+    """
+
+    low: float = field(0.2, "lower bound", range=(0.0, 1.0))
+    high: float = field(0.3, "upper bound")
+
+    def __post_init__(self):
+        if self.low > 1:
+            raise ValueError(f"clip.low={self.low} is above 1")
+
+
+@dataclasses.dataclass(frozen=True)
+class Mask(Rule):
+    """Drops."""
+
+    low: float = field(0.1, "least kept", range=(0.0, 1e9))
+    budget: float = field(0.5, "room")
+    strict: bool = field(True, "whole rows", range=(0.0, 1.0))
+    layers: tuple[int, ...] = field((1,), "which layers")
+
+
+@dataclasses.dataclass(frozen=True)
+class Soft(Rule):
+    """Bends"""
+
+    budget: float = field(0.75, "room")
+
+
+RULES = {rule.name: rule for rule in (Off(), Clip(), Mask(), Soft(0.5))}
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """Options of one class: the name is a field."""
+
+    name: str = field("plain", "row of ROWS")
+    rule: Rule = field(Clip(), "which rule", options=RULES)
+    pull: Rule = field(Off(), "which pull", options=RULES)
+    rule_cap: float = field(0.0, "largest value", range=(0.0, 9.0))
+
+    def __post_init__(self):
+        if (self.rule.name, self.pull.name) == ("off", "mask"):
+            raise ValueError("recipe.rule=off leaves recipe.pull=mask nothing to drop")
+        if self.pull == Clip(low=0.5):
+            raise ValueError("recipe.pull.low=0.5 is refused")
+
+
+ROWS = {
+    "plain": Recipe(),
+    "masked": Recipe("masked", rule=Mask(budget=0.25), rule_cap=2.0),
+    "free": Recipe("free", rule=Off()),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Lab:
+    """A section with a table of rows, whose fields have tables of classes."""
+
+    seed: int = field(0, "root of keys")
+    recipe: Recipe = field(ROWS["masked"], "what is done", options=ROWS)
 
 
 def read(*args, config=None):
@@ -167,6 +251,10 @@ def test_leftover_argument_of_no_flag_names_the_nearest():
         ("--lr=3", "optimizer.learning_rate"),
         ("--learning_rate=3", "optimizer.learning_rate"),
         ("--objective.name=grpo", "objective"),
+        ("--objective.gate.name=clip", "objective.gate"),
+        ("--gate=clip", "objective.gate"),
+        ("--floor=0.1", "objective.scale.floor"),
+        ("--objective.scale.flor=0.1", "objective.scale.floor"),
         ("--task.name=sequence", "task"),
         ("--mesh=3", "mesh.data"),
         ("--eval.every=3", "evaluation.every"),
@@ -266,15 +354,16 @@ def test_errors_of_validators_name_the_flags_they_are_about(args, blamed):
 )
 def test_unknown_choices_list_the_valid_names_and_the_nearest(value, near):
     said = message(f"--objective={value}", config=Config())
-    assert f"--objective={value}: " in said
-    assert "dr_grpo, grpo, mc_grpo, rloo" in said and f"did you mean {near}?" in said
+    assert said == (
+        f"--objective={value}: objective={value!r} is not one of"
+        f" {', '.join(sorted(METHODS))}; did you mean {near}?"
+    )
 
 
 @pytest.mark.parametrize("value", ["", "None", "none"])
 def test_empty_and_none_are_no_choices(value):
-    assert f"name={value!r} is not one of" in message(
-        f"--objective={value}", config=Config()
-    )
+    said = message(f"--objective={value}", config=Config())
+    assert f"objective={value!r} is not one of" in said
 
 
 @pytest.mark.parametrize("name", presets.PRESETS)
@@ -290,7 +379,7 @@ def test_arguments_give_back_unusual_values():
             name="reasoning_gym", dataset="a b", options='{"min": 2, "s": "x=--y,z"}'
         ),
         model=ModelConfig(qkv_bias=True, tied=False, rope=RopeConfig(theta=10 / 3)),
-        objective=ObjectiveConfig(name="grpo"),
+        objective=dataclasses.replace(METHODS["grpo"], scale=Mad(eps=1e-7)),
         run_dir="-runs/ünï",
         seed=2**32 - 1,
     )
@@ -308,6 +397,260 @@ def test_help_holds_text_type_and_default():
         "which layers [ints as in 1,2 or [1,2]; default [1]]"
     )
     assert values["span"].help == "wide or thin [str; default 'wide']"
+
+
+@pytest.mark.parametrize(
+    "held", [ROWS["plain"], Recipe(rule=Mask(strict=False)), Recipe(rule=Mask())]
+)
+def test_a_named_option_has_the_settings_of_its_table(held):
+    got = read("--recipe.rule=mask", config=Lab(recipe=held)).recipe
+    assert got == dataclasses.replace(held, rule=Mask())
+
+
+@pytest.mark.parametrize(
+    "args, rule",
+    [
+        (["--recipe.rule.budget=0.04"], Mask(budget=0.04)),
+        (["--recipe.rule.low=0.3"], Mask(low=0.3, budget=0.25)),
+        (["--norecipe.rule.strict"], Mask(budget=0.25, strict=False)),
+        (["--recipe.rule.layers=2,3"], Mask(budget=0.25, layers=(2, 3))),
+        (["--recipe=plain", "--recipe.rule.low=0.3"], Clip(low=0.3)),
+        (["--recipe.rule=soft", "--recipe.rule.budget=1"], Soft(budget=1.0)),
+        (["--recipe.rule=soft"], Soft(budget=0.5)),
+    ],
+)
+def test_settings_change_the_option_that_is_held_or_named(args, rule):
+    assert read(*args, config=Lab()).recipe.rule == rule
+
+
+def test_a_row_is_a_whole_start_and_the_rest_goes_on_top_in_any_order():
+    held = Lab(recipe=Recipe("free", rule=Soft(3.0), pull=Clip(0.9, 0.9), rule_cap=7.0))
+    args = [
+        "--recipe.pull.budget=0.5",
+        "--recipe=masked",
+        "--recipe.pull=mask",
+        "--recipe.rule.low=0.75",
+    ]
+    want = Recipe("masked", Mask(low=0.75, budget=0.25), Mask(budget=0.5), 2.0)
+    for order in itertools.permutations(args):
+        assert read(*order, config=held).recipe == want
+    assert read("--recipe=plain", config=held).recipe == ROWS["plain"]
+
+
+def test_options_not_given_stay_as_they_are():
+    lab = Lab(recipe=Recipe(pull=Mask(budget=3.0)))
+    assert read(config=lab) is lab
+    assert read("--seed=1", config=lab).recipe is lab.recipe
+    assert read("--recipe.rule.low=0", config=lab).recipe.pull is lab.recipe.pull
+
+
+def test_an_option_that_changes_is_built_once(monkeypatch):
+    built = []
+    check = Recipe.__post_init__
+    monkeypatch.setattr(
+        Recipe, "__post_init__", lambda self: (built.append(self), check(self))[1]
+    )
+    args = ["--recipe.rule=mask", "--recipe.rule.low=1", "--recipe.rule_cap=1"]
+    read("--recipe=free", *args, "--recipe.pull=mask", config=Lab())
+    assert len(built) == 1
+
+
+@pytest.mark.parametrize(
+    "args, said",
+    [
+        (
+            ["--recipe.rule=clip", "--recipe.rule.budget=0.04"],
+            "--recipe.rule.budget=0.04: recipe.rule=clip has no budget;"
+            " mask, soft have it",
+        ),
+        (
+            ["--recipe.rule.high=1"],
+            "--recipe.rule.high=1.0: recipe.rule=mask has no high; clip has it",
+        ),
+        (
+            ["--recipe.pull=mask", "--recipe=free", "--recipe.rule.strict"],
+            "--recipe.rule.strict=true: recipe.rule=off has no strict; mask has it",
+        ),
+        (
+            ["--recipe.pull=mas"],
+            "--recipe.pull=mas: recipe.pull='mas' is not one of clip, mask, off, soft;"
+            " did you mean mask?",
+        ),
+        (
+            ["--recipe=Masked", "--recipe.rule_cap=1"],
+            "--recipe=Masked: recipe='Masked' is not one of free, masked, plain;"
+            " did you mean masked?",
+        ),
+        (
+            ["--recipe.rule=", "--seed=1"],
+            "--recipe.rule=: recipe.rule='' is not one of clip, mask, off, soft",
+        ),
+        (
+            ["--recipe.rule=clip", "--recipe.rule.low=2", "--recipe.pull=mask"],
+            "--recipe.rule.low=2.0: clip.low=2.0 is above 1",
+        ),
+        (
+            [
+                "--recipe.pull=mask",
+                "--recipe.rule_cap=1",
+                "--recipe.rule=off",
+                "--seed=1",
+            ],
+            "--recipe.rule=off --recipe.pull=mask:"
+            " recipe.rule=off leaves recipe.pull=mask nothing to drop",
+        ),
+        (
+            ["--recipe=free", "--recipe.pull=mask"],
+            "--recipe.pull=mask:"
+            " recipe.rule=off leaves recipe.pull=mask nothing to drop",
+        ),
+        (
+            ["--recipe.pull=clip", "--recipe.pull.low=0.5", "--recipe.rule.low=0.5"],
+            "--recipe.pull.low=0.5: recipe.pull.low=0.5 is refused",
+        ),
+    ],
+)
+def test_errors_of_options_name_the_flags_they_are_about(args, said):
+    for order in (args, args[::-1]):
+        assert message(*order, config=Lab()) == said
+
+
+@pytest.mark.parametrize(
+    "arg, near",
+    [
+        ("--budget=1", "recipe.rule.budget"),
+        ("--recipe.rule.name=clip", "recipe.rule"),
+        ("--recipe.name=plain", "recipe"),
+        ("--rule=clip", "recipe.rule"),
+        ("--recipe.rule.budgt=1", "recipe.rule.budget"),
+    ],
+)
+def test_unknown_flags_suggest_those_of_options(arg, near):
+    said = message(arg, config=Lab()).split("Did you mean: ")[1]
+    assert said.replace(",", " ").split()[0] == near
+
+
+def test_help_of_options_says_who_has_what():
+    values = absl_flags.FlagValues()
+    flags.define(Lab, values)
+    assert values["recipe"].help == "what is done [plain, masked, free; default masked]"
+    assert values["recipe.rule"].help == (
+        "which rule [off: No rule; clip: Cuts; hard; mask: Drops; soft: Bends;"
+        " default mask]"
+    )
+    assert values["recipe.rule.low"].help == (
+        "clip: lower bound [float in [0, 1]; default 0.2];"
+        " mask: least kept [float in [0, 1e+09]; default 0.1]"
+    )
+    assert values["recipe.rule.budget"].help == "mask, soft: room [float; default 0.5]"
+    assert values["recipe.rule.strict"].help == "mask: whole rows [bool; default True]"
+    assert (
+        values["recipe.rule_cap"].help == "largest value [float in [0, 9]; default 2.0]"
+    )
+
+
+def test_arguments_of_an_option_are_its_name_and_its_own_settings():
+    assert flags.to_args(Lab(recipe=Recipe(pull=Soft(1e-7)))) == [
+        "--seed=0",
+        "--recipe=plain",
+        "--recipe.rule=clip",
+        "--recipe.rule.low=0.2",
+        "--recipe.rule.high=0.3",
+        "--recipe.pull=soft",
+        "--recipe.pull.budget=1e-07",
+        "--recipe.rule_cap=0.0",
+    ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Clipped(Rule):
+    """In no table, though its name is."""
+
+    name = "clip"
+
+
+@pytest.mark.parametrize(
+    "recipe, said",
+    [
+        (Recipe("mine"), "recipe='mine' is not one of free, masked, plain"),
+        (Recipe(rule=Rule()), "recipe.rule='rule' is not one of clip, mask, off, soft"),
+        (Recipe(rule=Clipped()), "recipe.rule='clip' is Clipped, expected Clip"),
+    ],
+)
+def test_options_in_no_table_have_no_arguments(recipe, said):
+    with pytest.raises(ValueError, match=said):
+        flags.to_args(Lab(recipe=recipe))
+
+
+@dataclasses.dataclass(frozen=True)
+class Count(Rule):
+    """Its low is of another type than that of Clip."""
+
+    low: int = 1
+
+
+def test_settings_of_one_name_and_several_types_are_refused():
+    table = {"clip": Clip(), "count": Count()}
+    cls = dataclasses.make_dataclass(
+        "Odd", [("rule", Rule, field(Clip(), "", options=table))], frozen=True
+    )
+    with pytest.raises(
+        TypeError, match="--rule.low would have several types: clip float, count int"
+    ):
+        flags.define(cls, absl_flags.FlagValues())
+
+
+def holder(f, kind):
+    """A config with one field only, so that nothing else objects to its value."""
+    copy = dataclasses.field(default=f.default, metadata=f.metadata)
+    return dataclasses.make_dataclass("Holder", [(f.name, kind, copy)], frozen=True)
+
+
+def moved(part):
+    """The part with every setting that can be moved off its default."""
+    for f in dataclasses.fields(part):
+        value = getattr(part, f.name)
+        if isinstance(value, tuple):
+            others = [value + value[-1:]]
+        elif isinstance(value, bool):
+            others = [not value]
+        elif isinstance(value, int):
+            others = [value + 1, value - 1]
+        elif isinstance(value, float):
+            others = [value * 0.9375, value + 0.0625, value + 2]
+        else:
+            others = [f"{value}x"]
+        for other in others:
+            if other != getattr(part, f.name) == value:
+                try:
+                    part = dataclasses.replace(part, **{f.name: other})
+                except ValueError:
+                    continue
+    return part
+
+
+SLOTS = {f.name: (f, kind) for f, kind in typed_fields(Method) if options(f)}
+
+
+@pytest.mark.parametrize("slot", SLOTS)
+def test_every_setting_of_every_part_has_a_flag_that_sets_it(slot):
+    f, _ = SLOTS[slot]
+    cls = holder(*SLOTS[slot])
+    for part in options(f).values():
+        texts_only = all(isinstance(value, str) for value in vars(part).values())
+        assert moved(part) != part or texts_only
+        for other in options(f).values():
+            args = flags.to_args(cls(moved(part)))
+            assert read(*args, config=cls(moved(other))) == cls(moved(part))
+
+
+@pytest.mark.parametrize("row", METHODS)
+@pytest.mark.parametrize("base", ["grpo", "mc_grpo"])
+def test_arguments_of_a_method_give_it_back(row, base):
+    cls = holder(Config.__dataclass_fields__["objective"], Method)
+    config = cls(dataclasses.replace(METHODS[row], max_advantage=3.5))
+    assert read(*flags.to_args(config), config=cls(METHODS[base])) == config
+    assert read(f"--objective={row}", config=cls(METHODS[base])) == cls(METHODS[row])
 
 
 @pytest.mark.parametrize("kind", [dict, int | None, tuple[int, int], tuple[str, ...]])

@@ -9,13 +9,13 @@ import unittest.mock
 import jax
 import numpy as np
 
+from algorithms.methods import METHODS
 from jaxrl import checkpoint, plan
 from jaxrl import train as train_lib
 from jaxrl.config import (
     Config,
     EvaluationConfig,
     MeshConfig,
-    ObjectiveConfig,
     OptimizerConfig,
     TaskConfig,
 )
@@ -46,7 +46,7 @@ def config(**changes) -> Config:
         log_samples=2,
         task=TASK,
         model=MODEL,
-        objective=ObjectiveConfig(name="grpo"),
+        objective=METHODS["grpo"],
         optimizer=OptimizerConfig(learning_rate=1e-2),
         evaluation=EvaluationConfig(every=3, samples=3, problems=5),
         mesh=MeshConfig(),

@@ -7,13 +7,14 @@ import pathlib
 
 import pytest
 
+from algorithms.gates import Clip
+from algorithms.method import Method
 from algorithms.methods import METHODS
 from jaxrl import config
 from jaxrl.config import (
     Config,
     EvaluationConfig,
     MeshConfig,
-    ObjectiveConfig,
     OptimizerConfig,
     TaskConfig,
     WarmstartConfig,
@@ -22,7 +23,7 @@ from models.config import ModelConfig, RopeConfig
 from models.sampling import SamplingConfig
 
 NAN, INF = float("nan"), float("inf")
-GRPO = ObjectiveConfig(name="grpo")
+GRPO = METHODS["grpo"]
 
 
 BAD = [
@@ -39,15 +40,15 @@ BAD = [
     (TaskConfig, "length", 0),
     (TaskConfig, "symbols", 1),
     (TaskConfig, "symbols", 27),
-    *[(ObjectiveConfig, "name", value) for value in ("drgpro", "GRPO", "", None)],
-    *[(ObjectiveConfig, "anchor", value) for value in ("trainer", "", None)],
-    (ObjectiveConfig, "clip_low", -0.1),
-    (ObjectiveConfig, "clip_low", 1.5),
-    (ObjectiveConfig, "clip_high", NAN),
+    (Method, "max_advantage", -1.0),
+    (Clip, "low", -0.1),
+    (Clip, "low", 1.5),
+    (Clip, "high", NAN),
     (OptimizerConfig, "schedule", "warmup"),
     *[(OptimizerConfig, "learning_rate", value) for value in (0, -1e-3, NAN, INF)],
     (OptimizerConfig, "warmup", -1),
     (OptimizerConfig, "scale_batch", -1),
+    (OptimizerConfig, "phi", 0.0),
     (OptimizerConfig, "b1", 1.0),
     (OptimizerConfig, "b2", -0.1),
     (OptimizerConfig, "eps", 0.0),
@@ -113,26 +114,33 @@ def test_bad_value_is_refused_by_field_and_value(cls, field, value):
 
 @pytest.mark.parametrize(
     "value, near",
-    [("drgpro", "dr_grpo"), ("GRPO", "grpo"), ("MC-GRPO", "mc_grpo"), ("rlo", "rloo")],
+    [("arithmetics", "arithmetic"), ("Sequence", "sequence"), ("parket", "parquet")],
 )
 def test_unknown_choice_lists_all_and_suggests_the_nearest(value, near):
     with pytest.raises(ValueError) as caught:
-        ObjectiveConfig(name=value)
+        TaskConfig(name=value)
     said = str(caught.value)
-    assert ", ".join(sorted(METHODS)) in said
+    assert ", ".join(config.TASKS) in said
     assert said.endswith(f"did you mean {near}?")
 
 
 @pytest.mark.parametrize("value", ["", None, "zzz"])
 def test_unlike_choice_suggests_nothing(value):
     with pytest.raises(ValueError) as caught:
-        ObjectiveConfig(name=value)
+        TaskConfig(name=value)
     assert "did you mean" not in str(caught.value)
 
 
-def test_every_method_is_a_choice():
-    for name in METHODS:
-        assert ObjectiveConfig(name=name).method is METHODS[name]
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_makes_a_config(name):
+    made = Config(objective=METHODS[name])
+    assert made.group == made.rollouts + made.objective.keep.extra
+
+
+@pytest.mark.parametrize("name, near", [("drgpro", "dr_grpo"), ("MC-GRPO", "mc_grpo")])
+def test_a_method_of_no_known_name_is_refused(name, near):
+    with pytest.raises(ValueError, match=f"{name}.* did you mean {near}?"):
+        Config(objective=dataclasses.replace(GRPO, name=name))
 
 
 NEEDS = {
@@ -202,7 +210,10 @@ def test_task_without_its_data_is_refused(task, missing):
     "values, said",
     [
         ({"sampling": SamplingConfig(temperature=0.0)}, "sampling.temperature=0"),
-        ({"rollouts": 1, "objective": GRPO}, "rollouts=1 gives objective=grpo"),
+        (
+            {"rollouts": 1, "objective": GRPO},
+            "rollouts=1 gives objective.baseline=mean",
+        ),
         ({"rollouts": 3}, "rollouts=3 makes a group of 4 for objective=mc_grpo"),
         ({"problems": 30, "minibatches": 4}, "problems=30 does not divide"),
         (

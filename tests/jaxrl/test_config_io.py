@@ -7,9 +7,10 @@ import math
 
 import pytest
 
+from algorithms.methods import METHODS, Method
 from jaxrl import config_io
 from jaxrl.config import Config, TaskConfig
-from models.config import ModelConfig, RopeConfig
+from models.config import ModelConfig, RopeConfig, field
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +34,57 @@ class Outer:
 
     seed: int = 0
     inner: Inner = dataclasses.field(default_factory=Inner)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """Options of a class each: the name is no field."""
+
+    @property
+    def name(self):
+        return type(self).__name__.lower()
+
+
+@dataclasses.dataclass(frozen=True)
+class Clip(Rule):
+    low: float = 0.2
+    layers: tuple[int, ...] = (1,)
+
+    def __post_init__(self):
+        if self.low > 1:
+            raise ValueError(f"clip.low={self.low} is above 1")
+
+
+@dataclasses.dataclass(frozen=True)
+class Off(Rule):
+    pass
+
+
+RULES = {rule.name: rule for rule in (Off(), Clip())}
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """Options of one class: the name is a field."""
+
+    name: str = "plain"
+    rule: Rule = field(Clip(), "", options=RULES)
+    cap: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Lab:
+    """A table of rows, which have tables of classes in them."""
+
+    recipe: Recipe = field(Recipe(), "", options={"plain": Recipe(), "b": Recipe("b")})
+
+
+def rule_edited(**values):
+    """Lab's data with values of its rule replaced, and without those that are ..."""
+    data = config_io.to_dict(Lab())
+    rule = data["recipe"]["rule"] | values
+    data["recipe"]["rule"] = {k: v for k, v in rule.items() if v is not ...}
+    return data
 
 
 def edited(key, value):
@@ -59,6 +111,10 @@ def message(data, cls=Outer):
             model=ModelConfig(tied=False, rope=RopeConfig(theta=10 / 3)),
             seed=2**32 - 1,
         ),
+        Lab(),
+        Lab(Recipe("b", rule=Off(), cap=1e-300)),
+        Lab(Recipe(rule=Clip(low=0.75, layers=()))),
+        *METHODS.values(),
     ],
 )
 def test_json_and_back_is_the_identity(config):
@@ -130,6 +186,102 @@ def test_missing_key_is_refused():
 def test_section_that_is_no_object_is_refused(data):
     assert f"config={data!r}" in message(data)
     assert f"inner={data!r}" in message({"seed": 0, "inner": data})
+
+
+def test_an_option_is_written_with_its_name_and_its_settings():
+    assert config_io.to_dict(Lab(Recipe("b", rule=Clip(low=0)))) == {
+        "recipe": {
+            "name": "b",
+            "rule": {"name": "clip", "low": 0.0, "layers": [1]},
+            "cap": 0.0,
+        }
+    }
+    assert config_io.to_dict(Recipe(rule=Off()))["rule"] == {"name": "off"}
+
+
+PARTS = [
+    (f.name, part)
+    for f in dataclasses.fields(Method)
+    for part in (config_io.options(f) or {}).values()
+]
+
+
+@pytest.mark.parametrize("slot, part", PARTS, ids=lambda x: getattr(x, "name", x))
+def test_every_setting_of_every_part_is_written(slot, part):
+    f = Method.__dataclass_fields__[slot]
+    same = dataclasses.field(default=f.default, metadata=f.metadata)
+    cls = dataclasses.make_dataclass("Holder", [(slot, object, same)])
+    data = json.loads(json.dumps(config_io.to_dict(cls(part))))
+    assert list(data[slot]) == ["name", *(s.name for s in dataclasses.fields(part))]
+    assert config_io.from_dict(cls, data) == cls(part)
+
+
+@pytest.mark.parametrize(
+    "values, said",
+    [
+        (
+            {"name": "Clipp"},
+            "recipe.rule.name='Clipp' is not one of clip, off; did you mean clip?",
+        ),
+        ({"name": ""}, "recipe.rule.name='' is not one of clip, off"),
+        ({"name": ["clip"]}, "recipe.rule.name=['clip'] is list, expected str"),
+        ({"name": ...}, "missing key recipe.rule.name, expected str"),
+        ({"low": ...}, "missing key recipe.rule.low, expected float"),
+        ({"low": "0.2"}, "recipe.rule.low='0.2' is str, expected float"),
+        ({"layers": [1.0]}, "recipe.rule.layers[0]=1.0 is float, expected int"),
+        (
+            {"lows": 1},
+            "unknown key recipe.rule.lows=1; did you mean recipe.rule.low?",
+        ),
+        ({"name": "off", "layers": ...}, "unknown key recipe.rule.low=0.2"),
+        ({"low": 2}, "recipe.rule: clip.low=2.0 is above 1"),
+    ],
+)
+def test_options_are_read_strictly(values, said):
+    data = rule_edited(**values)
+    before = copy.deepcopy(data)
+    assert message(data, Lab) == said
+    assert data == before
+
+
+@pytest.mark.parametrize(
+    "recipe, said",
+    [
+        (None, "recipe=None is NoneType, expected an object"),
+        ("plain", "recipe='plain' is str, expected an object"),
+        ({"name": "c"}, "recipe.name='c' is not one of b, plain"),
+        ({"name": "b"}, "missing key recipe.rule, expected an object"),
+        (
+            {"name": "b", "rule": "clip", "cap": 0.0},
+            "recipe.rule='clip' is str, expected an object",
+        ),
+    ],
+)
+def test_an_option_is_a_whole_object(recipe, said):
+    assert message({"recipe": recipe}, Lab) == said
+    assert message({}, Lab) == "missing key recipe, expected an object"
+
+
+@dataclasses.dataclass(frozen=True)
+class Clipped(Rule):
+    """In no table, though its name is."""
+
+    name = "clip"
+
+
+@pytest.mark.parametrize(
+    "recipe, said",
+    [
+        (Recipe("c"), "recipe='c' is not one of b, plain"),
+        (Recipe(rule=Rule()), "recipe.rule='rule' is not one of clip, off"),
+        (Recipe(rule=Clipped()), "recipe.rule='clip' is Clipped, expected Clip"),
+        (Recipe(rule=None), "recipe.rule=None is not one of clip, off"),
+        (Recipe(rule=Clip(layers=3)), "recipe.rule.layers=3 is int, expected a list"),
+    ],
+)
+def test_options_in_no_table_are_not_written(recipe, said):
+    with pytest.raises(ValueError, match=said):
+        config_io.to_dict(Lab(recipe))
 
 
 def test_validators_run_and_the_section_is_named():

@@ -9,9 +9,11 @@ import numpy as np
 import optax
 import pytest
 
-from algorithms import keep, objective
+from algorithms import anchors, keeps
+from algorithms.methods import METHODS
 from jaxrl import learn, optimizer, rollout
-from jaxrl.config import MeshConfig, ObjectiveConfig, OptimizerConfig
+from jaxrl import rows as rows_lib
+from jaxrl.config import MeshConfig, OptimizerConfig
 from jaxrl.tasks.registry import make_task
 from models import params as params_lib
 from models import sharding, transformer
@@ -19,7 +21,7 @@ from models.sampling import SamplingConfig
 from tests.jaxrl import small
 
 GRPO = small.resolved()
-MC_GRPO = small.resolved(objective=ObjectiveConfig(name="mc_grpo"))
+MC_GRPO = small.resolved(objective=METHODS["mc_grpo"])
 # An update that is all but the gradient itself: no momentum, no clipping.
 PLAIN = dataclasses.replace(
     MC_GRPO,
@@ -30,7 +32,10 @@ PLAIN = dataclasses.replace(
 # Two epochs of one update each, so that the second is off policy.
 TWICE = {
     anchor: dataclasses.replace(
-        GRPO, epochs=2, updates=4, objective=ObjectiveConfig(name="grpo", anchor=anchor)
+        GRPO,
+        epochs=2,
+        updates=4,
+        objective=dataclasses.replace(METHODS["grpo"], anchor=anchors.ANCHORS[anchor]),
     )
     for anchor in ("sampler", "rescored")
 }
@@ -69,11 +74,9 @@ def batch(group=4):
 
 
 def rows_of(config, rollouts, reward_PG):
-    adv = objective.advantages(
-        config.objective.method, reward_PG, jnp.isfinite(reward_PG)
-    )
-    index_PG = keep.pack(adv.keep_PG, config.rollouts)
-    return learn._rows(config, rollouts, adv, index_PG)
+    adv = learn.advantages(config, batch()[0], rollouts, reward_PG)
+    index_PG = keeps.pack(adv.keep_PG, config.rollouts)
+    return rows_lib.gather(config, rollouts, adv, index_PG)
 
 
 @functools.cache
@@ -84,7 +87,8 @@ def gradient(config):
     def first(params, rollouts, reward_PG):
         rows = rows_of(config, rollouts, reward_PG)
         order = learn._order(config, jnp.int32(0))
-        return learn._gradient(config, params, rows, order[0])
+        state = learn.init_state(params, config)
+        return learn._gradient(config, state, rows, order[0], jnp.int32(0))
 
     return first
 
@@ -184,7 +188,12 @@ def test_minibatches_and_epochs_are_plain_updates_in_a_row():
     new, metrics, trained_PG = learner(config)(state, rollouts, reward_PG, jnp.int32(3))
     rows = rows_of(config, rollouts, reward_PG)
     order = learn._order(config, jnp.int32(3))
-    one = jax.jit(lambda p, parts: learn._gradient(config, p, rows, parts)[:2])
+
+    @jax.jit
+    def one(params, parts):
+        now = state.replace(params=params)
+        return learn._gradient(config, now, rows, parts, jnp.int32(0))[:2]
+
     tx = optimizer.make(config.optimizer)
     params, opt_state, told = state.params, tx.init(state.params), []
     for parts in order:
@@ -295,13 +304,10 @@ def test_weights_are_float32_and_keep_tiny_steps():
 
     tx = optimizer.make(config.optimizer)
     tiny = {"w": jnp.float32(0.02)}
-    sums = dict.fromkeys(
-        ("loss", "weight", "log_ratio", "log_ratio_sq", "gated", "surprisal", "tokens"),
-        jnp.float32(1),
-    )
+    figures = {"active": jnp.float32(1)}
     state = learn.init_state(tiny, config)
     step = lambda state, _: learn._apply(
-        config, tx, state, {"w": jnp.float32(0.5)}, jnp.bool(True), sums
+        config, tx, state, {"w": jnp.float32(0.5)}, jnp.bool(True), figures
     )
     state, _ = jax.jit(lambda s: jax.lax.scan(step, s, length=1000))(state)
     np.testing.assert_allclose(state.params["w"], 0.019, rtol=1e-4)

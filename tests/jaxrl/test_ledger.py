@@ -42,12 +42,9 @@ def test_sampling_by_hand():
 
 
 @pytest.mark.parametrize("epochs", [1, 3])
-@pytest.mark.parametrize("scored", [False, True])
-def test_updating_by_hand(epochs, scored):
-    assert ledger.updating(MODEL, PROMPT, LENGTH, ALL, epochs, scored) == Ledger(
-        scored_tokens=10 if scored else 0,
+def test_updating_by_hand(epochs):
+    assert ledger.updating(MODEL, PROMPT, LENGTH, ALL, epochs) == Ledger(
         trained_tokens=10 * epochs,
-        flops_score=FORWARD if scored else 0,
         flops_train=3 * FORWARD * epochs,
         flops_recompute=HEAD * 10 * epochs,
     )
@@ -64,10 +61,13 @@ def test_updating_by_hand(epochs, scored):
     ],
 )
 def test_what_no_update_saw_is_discarded(trained, tokens, discarded, forward):
-    got = ledger.updating(MODEL, PROMPT, LENGTH, np.array(trained, bool), 2, True)
-    assert got.trained_tokens == 2 * tokens and got.scored_tokens == tokens
+    trained_PG = np.array(trained, bool)
+    got = ledger.updating(MODEL, PROMPT, LENGTH, trained_PG, 2)
+    assert got.trained_tokens == 2 * tokens and got.flops_train == 6 * forward
     assert got.discarded_tokens == discarded
-    assert got.flops_train == 6 * forward and got.flops_score == forward
+    scored = ledger.scoring(MODEL, PROMPT, LENGTH, trained_PG, 3)
+    assert scored == Ledger(scored_tokens=3 * tokens, flops_score=3 * forward)
+    assert ledger.scoring(MODEL, PROMPT, LENGTH, trained_PG, 0) == Ledger()
 
 
 def test_the_extra_rollout_of_a_group_is_paid_for():
@@ -75,7 +75,7 @@ def test_the_extra_rollout_of_a_group_is_paid_for():
     length_PG = np.array([[2, 4, 3], [1, 3, 2]])
     trained_PG = np.array([[True, False, True], [True, True, False]])
     total = ledger.sampling(MODEL, PROMPT, length_PG) + ledger.updating(
-        MODEL, PROMPT, length_PG, trained_PG, 1, False
+        MODEL, PROMPT, length_PG, trained_PG, 1
     )
     assert total.rollouts == 6 and total.generated_tokens == 15
     assert total.discarded_tokens == 6 and total.trained_tokens == 9
@@ -88,18 +88,18 @@ def test_the_extra_rollout_of_a_group_is_paid_for():
 )
 def test_recomputation_is_its_own_column(remat, again):
     model = dataclasses.replace(MODEL, remat=remat)
-    got = ledger.updating(model, PROMPT, LENGTH, ALL, 2, False)
+    got = ledger.updating(model, PROMPT, LENGTH, ALL, 2)
     assert got.flops_recompute == 2 * again and got.flops_train == 6 * FORWARD
 
 
 def test_columns_add_up():
     parts = [
         ledger.sampling(MODEL, PROMPT[i : i + 1], LENGTH[i : i + 1])
-        + ledger.updating(MODEL, PROMPT[i : i + 1], LENGTH[i : i + 1], ALL[:1], 2, True)
+        + ledger.updating(MODEL, PROMPT[i : i + 1], LENGTH[i : i + 1], ALL[:1], 2)
         for i in (0, 1)
     ]
     whole = ledger.sampling(MODEL, PROMPT, LENGTH) + ledger.updating(
-        MODEL, PROMPT, LENGTH, ALL, 2, True
+        MODEL, PROMPT, LENGTH, ALL, 2
     )
     assert parts[0] + parts[1] == whole == whole + Ledger()
     row = whole.row()
@@ -152,9 +152,8 @@ def test_costs_are_near_what_xla_counts():
     tokens, mask = shape((P * G, T), jnp.int32), shape((P * G, T), bool)
     length_PG = np.full((P, G), T)
     sampled = ledger.sampling(cfg, np.full(P, S), length_PG)
-    updated = ledger.updating(
-        cfg, np.full(P, S), length_PG, np.ones((P, G), bool), 1, True
-    )
+    batch = cfg, np.full(P, S), length_PG, np.ones((P, G), bool)
+    updated = ledger.updating(*batch, 1) + ledger.scoring(*batch, 1)
 
     prefill = lambda w, *x: transformer.prefill(w, cfg, *x)
     _, prefix = jax.eval_shape(prefill, weights, prompt, prompt_mask)

@@ -47,6 +47,25 @@ def test_rate_as_a_share_of_the_peak(changes, step, want):
     np.testing.assert_allclose(rate(step, **changes) / 0.5, want, rtol=1e-5, atol=1e-7)
 
 
+# The share of the peak at these shares of the run, by phi; 2 is the cosine.
+UBA = {
+    0.25: [1, 0.979004, 0.888889, 0.578518, 0.167142, 0],
+    0.5: [1, 0.958871, 0.8, 0.406983, 0.091192, 0],
+    1.0: [1, 0.920991, 0.666667, 0.255479, 0.047774, 0],
+    2.0: [1, 0.853553, 0.5, 0.146447, 0.024472, 0],
+}
+
+
+@pytest.mark.parametrize("phi", UBA)
+def test_the_budget_aware_schedule(phi):
+    steps = (0, 25, 50, 75, 90, 100)
+    got = [rate(step, schedule="uba", phi=phi) / 0.5 for step in steps]
+    np.testing.assert_allclose(got, UBA[phi], atol=1e-6)
+    assert rate(40, schedule="uba", phi=2.0) == pytest.approx(
+        rate(40, schedule="cosine")
+    )
+
+
 @pytest.mark.parametrize("bias, tied", [(True, False), (False, True)])
 def test_decay_acts_on_matrices_only(bias, tied):
     model = dataclasses.replace(small.MODEL, vocab=7, qkv_bias=bias, tied=tied)

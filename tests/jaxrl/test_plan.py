@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from algorithms import anchors, gates, penalties
+from algorithms.methods import METHODS
 from jaxrl import learn, ledger, plan, rollout
-from jaxrl.config import MeshConfig, ObjectiveConfig
+from jaxrl.config import MeshConfig
 from jaxrl.tasks.registry import make_task
 from models import params, transformer
 from models.config import ModelConfig
@@ -97,20 +99,38 @@ def test_what_saves_memory_is_predicted_to():
     assert whole.learn_bytes > 4 * split.learn_bytes
 
 
-@pytest.mark.parametrize("anchor", ["sampler", "rescored"])
-def test_cost_is_what_the_ledger_would_charge(anchor):
+# Parts that take forward passes of their own, and how many over two epochs.
+PASSES = {
+    "none": ({}, 0, 0),
+    "rescored": (dict(anchor=anchors.Rescored()), 0, 1),
+    "average": (dict(anchor=anchors.Ewma()), 0, 2),
+    "reference": (dict(kl=penalties.K3()), 0, 1),
+    "reward": (dict(kl=penalties.RewardK1()), 1, 0),
+    "gate": (dict(gate=gates.M2Mask()), 0, 2),
+    "all": (dict(anchor=anchors.Ewma(), kl=penalties.K3(), gate=gates.Sat()), 0, 5),
+}
+
+
+@pytest.mark.parametrize("case", PASSES)
+def test_cost_is_what_the_ledger_would_charge(case):
+    parts, sampled, trained = PASSES[case]
     config = small.resolved(
         epochs=2,
         updates=2,
-        objective=ObjectiveConfig(name="mc_grpo", anchor=anchor),
+        microbatches=2,
+        objective=dataclasses.replace(METHODS["mc_grpo"], **parts),
     )
     p = plan.predict(config, TASK)
     prompt_P = np.full(8, TASK.train.mask_PS.sum(axis=1).max())
     length_PG = np.full((8, 5), config.new_tokens)
     trained_PG = np.ones((8, 5), bool)
     trained_PG[:, 2] = False
-    want = ledger.sampling(config.model, prompt_P, length_PG) + ledger.updating(
-        config.model, prompt_P, length_PG, trained_PG, 2, anchor == "rescored"
+    lengths = config.model, prompt_P, length_PG
+    want = (
+        ledger.sampling(*lengths)
+        + ledger.scoring(*lengths, np.ones((8, 5), bool), sampled)
+        + ledger.scoring(*lengths, trained_PG, trained)
+        + ledger.updating(*lengths, trained_PG, 2)
     )
     assert p.cost == want
     assert (p.rows_sampled, p.rows_trained) == (40, 32)
@@ -147,3 +167,16 @@ def test_vocabulary_is_the_tokenizers():
 )
 def test_si(value, text):
     assert plan.si(value, "B") == text
+
+
+def test_refills_are_counted_as_if_all_were_needed():
+    method = dataclasses.replace(METHODS["mc_grpo"], refills=2)
+    plain = plan.predict(small.resolved(objective=METHODS["mc_grpo"]), TASK)
+    config = small.resolved(objective=method)
+    thrice = plan.predict(config, TASK)
+    assert thrice.cost.generated_tokens == 3 * plain.cost.generated_tokens
+    assert thrice.new_tokens == 3 * plain.new_tokens
+    assert thrice.cost.trained_tokens == plain.cost.trained_tokens
+    lost = thrice.cost.generated_tokens - thrice.cost.trained_tokens
+    assert thrice.cost.discarded_tokens == lost
+    assert "3 times over" in plan.text(config, TASK)

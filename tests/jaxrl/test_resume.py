@@ -16,16 +16,26 @@ from tests.jaxrl import small
 
 ROOT = pathlib.Path(__file__).parents[2]
 UPDATES = 30
+# The objective keeps weights beside those that it trains, and refills batches.
 CONFIG = f"""
+import dataclasses
+
+from algorithms import anchors, penalties
+from algorithms.methods import METHODS
 from tests.jaxrl import small
-from jaxrl.config import EvaluationConfig, ObjectiveConfig, WarmstartConfig
+from jaxrl.config import EvaluationConfig, WarmstartConfig
 
 def config():
     return small.config(
         updates={UPDATES},
         epochs=2,
         save_every=3,
-        objective=ObjectiveConfig(name="mc_grpo", anchor="rescored"),
+        objective=dataclasses.replace(
+            METHODS["mc_grpo"],
+            anchor=anchors.Ewma(),
+            kl=penalties.Reverse(coef=0.1),
+            refills=1,
+        ),
         evaluation=EvaluationConfig(every=4, samples=3, problems=5),
         warmstart=WarmstartConfig(steps=4, batch=8),
     )

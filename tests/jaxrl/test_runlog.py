@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from algorithms.methods import METHODS
 from jaxrl import config_io, estimators, evaluate, runlog, schema
-from jaxrl.config import ObjectiveConfig, OptimizerConfig
+from jaxrl.config import OptimizerConfig
 from tests.jaxrl import small
 
 CONFIG = small.config()
@@ -159,7 +160,7 @@ COSINE = dict(optimizer=OptimizerConfig(schedule="cosine"))
         ({}, dict(seed=1), ["seed: was 0, now 1"]),
         (
             {},
-            dict(seed=1, objective=ObjectiveConfig(name="rloo")),
+            dict(seed=1, objective=METHODS["rloo"]),
             ["seed: was 0", "objective.name: was 'grpo', now 'rloo'"],
         ),
     ],

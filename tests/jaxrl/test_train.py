@@ -10,12 +10,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from algorithms import anchors
+from algorithms.methods import METHODS
 from jaxrl import runlog
 from jaxrl import train as train_lib
 from jaxrl.config import (
     EvaluationConfig,
     MeshConfig,
-    ObjectiveConfig,
     TaskConfig,
     WarmstartConfig,
 )
@@ -151,7 +152,7 @@ def test_a_batch_feeds_several_updates(tmp_path):
         epochs=2,
         minibatches=2,
         updates=8,
-        objective=ObjectiveConfig(name="mc_grpo", anchor="rescored"),
+        objective=dataclasses.replace(METHODS["mc_grpo"], anchor=anchors.Rescored()),
         evaluation=EvaluationConfig(every=0, samples=3, problems=5),
     )
     summary = small.train(config)

@@ -8,11 +8,11 @@ import jax
 import numpy as np
 import pytest
 
+from algorithms.methods import METHODS
 from jaxrl import warmstart
 from jaxrl.config import (
     EvaluationConfig,
     MeshConfig,
-    ObjectiveConfig,
     OptimizerConfig,
     TaskConfig,
     WarmstartConfig,
@@ -64,7 +64,7 @@ def test_a_base_is_made_once_and_shared_bit_for_bit(config, tmp_path):
 
 
 UNIMPORTANT = dict(
-    objective=ObjectiveConfig(name="mc_grpo"),
+    objective=METHODS["mc_grpo"],
     optimizer=OptimizerConfig(b2=0.5, weight_decay=1.0, max_grad_norm=0.01),
     evaluation=EvaluationConfig(problems=1, samples=2, temperature=0.0),
     run_dir="elsewhere",
