@@ -197,14 +197,8 @@ class Frozen:
         trained_PG = np.arange(config.group)[None] < np.full(
             (len(prompt_P), 1), config.rollouts
         )
-        batch, passes = (config.model, prompt_P, length_PG), learn.passes(config)
-        cost = (
-            ledger.sampling(*batch)
-            + ledger.scoring(*batch, np.ones_like(trained_PG), passes.sampled)
-            + ledger.scoring(*batch, trained_PG, passes.trained)
-            + ledger.updating(*batch, trained_PG, 1)
-        )
-        return cost.flops
+        sampled = ledger.sampling(config.model, prompt_P, length_PG)
+        return (sampled + learn.cost(config, prompt_P, length_PG, trained_PG)).flops
 
     def _prompts(self, problems: int) -> tuple[Any, ...]:
         train, seed = self._task.train, self.config.seed

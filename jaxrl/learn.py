@@ -11,13 +11,15 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from algorithms import anchors, diagnostics, keeps, objective
 from algorithms import groups as groups_lib
-from jaxrl import keys, optimizer
+from jaxrl import keys, ledger, optimizer
 from jaxrl import rows as rows_lib
 from jaxrl.config import Config
+from jaxrl.ledger import Ledger
 from jaxrl.types import Average, Rollouts, TrainState
 
 Metrics = dict[str, jax.Array]
@@ -49,6 +51,25 @@ def passes(config: Config) -> Passes:
     trained += config.epochs * int(_gates_first(config))
     trained += int(reference and not method.kl.in_reward)
     return Passes(int(reference and method.kl.in_reward), trained)
+
+
+def cost(
+    config: Config, prompt_P: np.ndarray, length_PG: np.ndarray, trained_PG: np.ndarray
+) -> Ledger:
+    """Cost of a round's updates and of what is scored for them.
+
+    Args:
+      config: the run.
+      prompt_P: int, prompt lengths.
+      length_PG: int, completion lengths.
+      trained_PG: bool, rollouts that updates see.
+    """
+    batch, extra = (config.model, prompt_P, length_PG), passes(config)
+    return (
+        ledger.scoring(*batch, np.ones_like(trained_PG), extra.sampled)
+        + ledger.scoring(*batch, trained_PG, extra.trained)
+        + ledger.updating(*batch, trained_PG, config.epochs)
+    )
 
 
 def init_state(params: Any, config: Config) -> TrainState:

@@ -66,15 +66,11 @@ def predict(config: Config, task: Task) -> Plan:
     length_PG = np.full((P, config.group), T)
     trained_PG = np.arange(config.group)[None] < np.full((P, 1), config.rollouts)
     prompt_P = np.full(P, task.train.mask_PS.sum(axis=1).max())
-    batch, passes = (model, prompt_P, length_PG), learn.passes(config)
     phases = 1 + config.objective.refills
+    sampled = ledger.sampling(model, prompt_P, length_PG)
     again = ledger.Ledger(discarded_tokens=(phases - 1) * int(length_PG.sum()))
-    cost = (
-        sum((ledger.sampling(*batch) for _ in range(phases)), again)
-        + ledger.scoring(*batch, np.ones_like(trained_PG), passes.sampled)
-        + ledger.scoring(*batch, trained_PG, passes.trained)
-        + ledger.updating(*batch, trained_PG, config.epochs)
-    )
+    cost = sum((sampled for _ in range(phases)), again)
+    cost += learn.cost(config, prompt_P, length_PG, trained_PG)
     weights = 4 * count // (config.mesh.fsdp * config.mesh.tensor)
     # Weights that the objective keeps beside those that are trained.
     copies = int(config.objective.kl.needs_reference)
@@ -83,9 +79,9 @@ def predict(config: Config, task: Task) -> Plan:
     parts = config.minibatches * config.microbatches
     part_prompts = P // parts // rows
     batch_bytes = 9 * P * config.group * T // rows * 2
-    sampled = P * config.group // rows
-    logits = 4 * 4 * sampled * model.vocab
-    cache = memory.cache(model, P // rows * S + sampled * (T - 1))
+    drawn = P * config.group // rows
+    logits = 4 * 4 * drawn * model.vocab
+    cache = memory.cache(model, P // rows * S + drawn * (T - 1))
     prefill = memory.block(model, P // rows * S, P // rows * S * S)
     activations = (
         memory.update(model, part_prompts * config.rollouts, S, part_prompts, T)

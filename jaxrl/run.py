@@ -144,7 +144,9 @@ class Run:
             )
             metrics, trained_PG = jax.device_get((metrics, trained_PG))
         # 5. Record.
-        self._charge_updates(batch, trained_PG)
+        host.ledger += learn.cost(
+            self.config, batch.prompt_P, batch.length_PG, trained_PG
+        )
         host.ledger += Ledger(
             discarded_tokens=sum(int(s.length_PG.sum()) for s in scored)
             - int(batch.length_PG.sum())
@@ -195,16 +197,6 @@ class Run:
         return Scored(
             jax.device_put(rollouts, self._rows), *(np.asarray(x) for x in others)
         )
-
-    def _charge_updates(self, batch: Scored, trained_PG: np.ndarray) -> None:
-        """Adds the round's updates, and what is scored for them, to the ledger."""
-        config, host = self.config, self.host
-        lengths = config.model, batch.prompt_P, batch.length_PG
-        passes = learn.passes(config)
-        everything_PG = np.ones_like(trained_PG)
-        host.ledger += ledger.scoring(*lengths, everything_PG, passes.sampled)
-        host.ledger += ledger.scoring(*lengths, trained_PG, passes.trained)
-        host.ledger += ledger.updating(*lengths, trained_PG, config.epochs)
 
     def _metric_rows(
         self, metrics: dict[str, np.ndarray], phases: int
